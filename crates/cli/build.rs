@@ -1,9 +1,10 @@
-//! Builds `libforebay.so` and its smaller relatives for placement, and hands them to the binary as bytes.
+//! Builds `libforebay.so` and the placement libraries, and embeds them in the binary.
 //!
-//! As an ordinary dependency the libraries' functions would take the place of the C library's in this very binary. So
-//! they are built by a cargo of their own, in a directory of its own that all variants of this crate share, for the same
-//! target and profile. Where code is only looked at (`cargo check`, `cargo clippy`, rust-analyzer) nothing is built,
-//! and the next build makes up for it.
+//! As ordinary dependencies the libraries would replace functions of the C library in this binary. So a
+//! separate cargo
+//! builds them, for the same target and profile, in a target directory that all variants of this crate share.
+//! `cargo
+//! check`, `cargo clippy` and rust-analyzer do not need them and skip this; the next build catches up.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,7 +14,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What travels in the binary: its file, and the words by which cargo makes it.
+/// The embedded files, and the cargo arguments that build them.
 const ARTEFACTS: [(&str, &[&str]); 3] = [
     ("libforebay.so", &["build", "--package", "forebay-preload", "--lib"]),
     ("libforebay_place.so", &["build", "--package", "forebay-place", "--lib"]),
@@ -28,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let root = fs::canonicalize(PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../.."))?;
     println!("cargo::rerun-if-changed=build.rs");
     for (name, words) in ARTEFACTS {
-        let bytes = if only_looked_at() {
-            // A file that is never there makes cargo run this again before something is built.
+        let bytes = if is_check_only() {
+            // A file that never exists makes cargo run this script again before the next build.
             println!("cargo::rerun-if-changed={}", out.join("not-built").display());
             Vec::new()
         } else {
@@ -48,9 +49,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether nobody wants a program: cargo does not tell, but those who work with its wrappers do, and otherwise its
-/// command line does.
-fn only_looked_at() -> bool {
+/// Whether no binary is built. Cargo does not pass that to build scripts, but its wrappers and its command line
+/// show it.
+fn is_check_only() -> bool {
     let wrapped = |name| {
         env::var_os(name).is_some_and(|wrapper| {
             let wrapper = wrapper.to_string_lossy().into_owned();
@@ -73,7 +74,7 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
     let target = env::var("TARGET")?;
     let release = env::var("PROFILE")? == "release";
     let profile = if release { "release" } else { "dev" };
-    // target/debug/build/forebay-0123/out: what is above `build` is there for all variants.
+    // target/debug/build/forebay-0123/out: the directory above `build` is shared by all variants.
     let dir = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?.join("preload");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
@@ -82,7 +83,7 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
         .args(["--quiet", "--locked", "--profile", profile, "--target", &target, "--target-dir"])
         .arg(&dir)
         .args(["--config", &format!("profile.{profile}.strip=\"symbols\"")])
-        // What cargo and its helpers tell a build script is not meant for another cargo.
+        // Variables that cargo and its wrappers set for this build script must not reach the other cargo.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("CARGO_BUILD_TARGET")
@@ -95,8 +96,8 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
     Ok(dir.join(target).join(if release { "release" } else { "debug" }).join(name))
 }
 
-/// An archive has what a linker does not need: lines, and code for optimising once more. Where nobody can take that away it
-/// stays.
+/// Strips debug information and bitcode, which a linker does not need, from an archive. Keeps the archive as it
+/// is if `strip` fails.
 fn slim(made: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let copy = out.join("slim.a");
     fs::copy(made, &copy)?;
@@ -105,11 +106,11 @@ fn slim(made: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     if strip.status().is_ok_and(|status| status.success()) { Ok(copy) } else { Ok(made.to_owned()) }
 }
 
-/// What the library was made of, as the compiler noted it, and the manifests of those crates.
+/// The sources of a library, from the compiler's dependency file, and the manifests of their crates.
 fn sources(root: &Path, notes: &Path) -> Result<BTreeSet<PathBuf>, Box<dyn Error>> {
     let notes = fs::read_to_string(notes)?;
     let (_, list) = notes.split_once(": ").ok_or("the compiler noted no sources")?;
-    // Blanks in names are escaped.
+    // Spaces in names are escaped.
     let list = list.replace("\\ ", "\0");
     let mut found: BTreeSet<PathBuf> = ["Cargo.lock", "Cargo.toml"].map(|name| root.join(name)).into();
     for source in list.split_whitespace().map(|name| PathBuf::from(name.replace('\0', " "))) {

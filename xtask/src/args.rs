@@ -13,7 +13,7 @@ soak    run the random drivers with fresh seeds for N minutes (default 10); --ro
 verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)
 bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these); as forebay bench does";
 
-/// How long `soak` goes on when nobody says.
+/// How long `soak` runs by default.
 const SOAK_MINUTES: u64 = 10;
 
 #[derive(Debug, PartialEq)]

@@ -72,6 +72,11 @@ const PACKAGES: &[Package] = &[
         why: "an unmodified program with many modules",
     },
     Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
+    Package {
+        name: "rclone",
+        proof: Proof::Program("rclone"),
+        why: "an unmodified program in Go, which no library sees into",
+    },
     Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
     Package { name: "gfortran", proof: Proof::Program("gfortran"), why: "parallel programs in Fortran" },
     Package {
@@ -123,6 +128,18 @@ const MODULES: &[Module] = &[
         why: "the planner reads Darshan logs; this is their own reader",
     },
     Module { name: "moto[server]", import: "moto.server", why: "an object store that speaks S3" },
+    Module {
+        name: "numpy",
+        import: "numpy",
+        why: "C extensions that are loaded from Forebay, and mapped arrays",
+    },
+    Module {
+        name: "safetensors",
+        import: "safetensors.numpy",
+        why: "a library that makes system calls past the C library",
+    },
+    Module { name: "joblib", import: "joblib", why: "processes that work on one mapped array" },
+    Module { name: "lmdb", import: "lmdb", why: "a database that several processes map and write" },
 ];
 
 /// Tests that want a module from [`MODULES`] start this interpreter.

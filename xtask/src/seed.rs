@@ -10,7 +10,7 @@ pub(crate) const SOAK_SECONDS: &str = "FOREBAY_SOAK_SECONDS";
 /// Property tests take theirs from here.
 pub(crate) const PROPTEST_SEED: &str = "PROPTEST_RNG_SEED";
 
-/// The suite's own seed: the same run for everybody.
+/// The suite's own seed: every run is the same.
 const FIXED: u64 = 1;
 
 /// The command line wins, then the environment, then the fixed seed.
@@ -22,7 +22,7 @@ pub(crate) fn for_suite(asked: Option<u64>, environment: Option<&String>) -> Res
     }
 }
 
-/// A seed nobody has asked for before.
+/// A fresh seed.
 pub(crate) fn fresh() -> u64 {
     RandomState::new().build_hasher().finish()
 }

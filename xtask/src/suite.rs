@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the whole suite, the same for everybody.
+//! `cargo xtask test`: the whole suite, the same on every machine.
 
 use crate::args::Test;
 use crate::machine::{self, Machine};

@@ -1,10 +1,11 @@
-//! What placement adds to the creation of files: `cargo run --release -p forebay-backend --example place_overhead [DIR]`.
+//! Overhead of placement on file creation: `cargo run --release -p forebay-backend --example place_overhead
+//! [DIR]`.
 //!
-//! Files of one stripe on a stripe set of eight directories (in `/dev/shm` if no other directory is given), created as the
-//! back end likes and with a target that is chosen for each, a few of one and a few of the other in turn, so that
-//! whatever else the machine does befalls both; medians over all rounds count, of the time and of the processor's time.
+//! Creates files of one stripe on a stripe set of eight directories (in `/dev/shm` if no other directory is
+//! given), with the back end's default layout and with a chosen target, alternating between the two, so that
+//! other load affects both. Reports medians over all rounds, of wall-clock and CPU time.
 
-#![allow(clippy::print_stdout, reason = "it prints what it found")]
+#![allow(clippy::print_stdout, reason = "it prints its results")]
 
 use forebay_backend::{Backend, Creation, Layout, Stripes};
 use forebay_model::{Gid, Name, Uid};
@@ -47,7 +48,7 @@ fn main() {
     };
     let mut usual = |path: &[Name]| drop(backend.create(path, &creation).expect("a file"));
     let mut placed = |path: &[Name]| {
-        let plan = place(&mut ledger, &job).expect("there is room");
+        let plan = place(&mut ledger, &job).expect("placement fits");
         let Shape::Striped(stripes) = &plan.files[0].shape else {
             unreachable!("one writer's file is striped")
         };
@@ -56,7 +57,7 @@ fn main() {
     };
     let mut rounds = Vec::new();
     for number in 0..ROUNDS {
-        // Who comes second finds what the first has warmed up.
+        // Alternate the order, because the first run warms the caches.
         let (without, with) = if number % 2 == 0 {
             let without = round(&backend, &mut usual);
             (without, round(&backend, &mut placed))
@@ -69,8 +70,8 @@ fn main() {
     println!(
         "a file of one stripe, of {TARGETS} targets below {above}: medians of {ROUNDS} rounds, microseconds"
     );
-    println!("                 as the back end likes    placed    × (median of the rounds' ratios)");
-    for (clock, name) in [(0, "time"), (1, "processor's time")] {
+    println!("                 default layout            placed    × (median of the rounds' ratios)");
+    for (clock, name) in [(0, "wall-clock time"), (1, "CPU time")] {
         let of = |side: fn(&Pair) -> &[f64; 2]| median(rounds.iter().map(|pair| side(pair)[clock]).collect());
         let ratio = median(rounds.iter().map(|(without, with)| with[clock] / without[clock]).collect());
         let each = 1e6 / f64::from(FILES);
@@ -79,7 +80,7 @@ fn main() {
     }
 }
 
-/// What a round took without placement and with it: time, and the processor's time.
+/// Duration of a round without placement and with it: wall-clock and CPU time.
 type Pair = ([f64; 2], [f64; 2]);
 
 fn round(backend: &Stripes, create: &mut dyn FnMut(&[Name])) -> [f64; 2] {

@@ -1,4 +1,4 @@
-//! Access lists, as Linux keeps them beside the mode: with one, the mode alone promises too much.
+//! POSIX access control lists: with one, the mode bits alone grant too much.
 
 const USER: u16 = 0x02;
 const GROUP_OWNER: u16 = 0x04;
@@ -6,13 +6,13 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const VERSION: u32 = 2;
 
-/// What is left of a mode when nobody may gain by not being looked up in the list: people and groups that the list
-/// names keep what they have as members of the group or as others only if the list grants it to all it names.
+/// Narrows a mode so that users and groups named in the list gain nothing although the list is not evaluated:
+/// they keep group and other permissions only as far as the list grants them to all entries.
 pub(crate) fn narrowed(mode: u16, list: &[u8]) -> u16 {
-    let nobody_else = mode & !0o077;
-    let Some((version, entries)) = list.split_first_chunk::<4>() else { return nobody_else };
+    let owner_only = mode & !0o077;
+    let Some((version, entries)) = list.split_first_chunk::<4>() else { return owner_only };
     if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
-        return nobody_else;
+        return owner_only;
     }
     let (mut group, mut other) = (mode >> 3 & 7, mode & 7);
     for entry in entries.chunks_exact(8) {
@@ -27,7 +27,7 @@ pub(crate) fn narrowed(mode: u16, list: &[u8]) -> u16 {
             _ => {}
         }
     }
-    nobody_else | group << 3 | other
+    owner_only | group << 3 | other
 }
 
 #[cfg(test)]
@@ -42,8 +42,8 @@ mod tests {
     }
 
     #[test]
-    fn a_list_only_ever_takes_away() {
-        // In a mode with a list, the group's bits are the mask.
+    fn acl_only_narrows_the_mode() {
+        // In a mode with a list, the group bits are the mask.
         for (mode, entries, expected) in [
             (0o675, &[(0x01, 6), (GROUP_OWNER, 4), (MASK, 7), (0x20, 5)][..], 0o645),
             (0o674, &[(USER, 7), (GROUP_OWNER, 0), (MASK, 7)], 0o604),

@@ -1,16 +1,19 @@
 //! A directory of a mounted file system.
 //!
-//! Every path is resolved by the kernel below the root's own descriptor, with symbolic links refused wherever they
-//! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
+//! The kernel resolves every path below the root's own descriptor and refuses symbolic links, so that nothing
+//! outside is reachable even if another user replaces a directory by a link.
 
-use crate::told::Told;
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown, write_zeros};
+use crate::layout_source::LayoutSource;
+use crate::{
+    Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, acl, lustre, shown, write_zeros,
+};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
 use forebay_policy::place::Description;
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps,
-    XattrFlags, chmod, chownat, fadvise, fallocate, fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat,
-    mkdirat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
+    Advice, AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags,
+    Timespec, Timestamps, XattrFlags, chmod, chownat, fadvise, fallocate, fchmod, fchown, fsetxattr,
+    ftruncate, getxattr, linkat, mkdirat, openat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat,
+    utimensat,
 };
 use rustix::io::{Errno, pwritev};
 use std::fs::File;
@@ -20,30 +23,30 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// How often the kernel may ask to try again because something moved on the way.
+/// How often to retry when the kernel reports a concurrent rename on the path.
 const TRIES: u32 = 100;
-/// Most parts of one vectored write that Linux takes.
+/// Most buffers of one vectored write on Linux.
 const MOST_PARTS: usize = 1024;
 const PAGE: u64 = 4096;
-/// `O_LOV_DELAY_CREATE`: Lustre makes a name, and waits with the layout.
+/// `O_LOV_DELAY_CREATE`: Lustre creates the name, but not yet the layout.
 const DELAY: OFlags = OFlags::NOCTTY.union(OFlags::from_bits_retain(0o20_000));
-/// Longest access list that is looked at.
+/// Longest access control list that is read.
 const LIST: usize = 4096;
 
 /// A directory.
 pub struct Dir {
     root: OwnedFd,
     path: PathBuf,
-    told: Told,
+    layout_source: LayoutSource,
 }
 
 impl Dir {
-    /// The directory at a path, which stays the same one whatever happens to its name.
+    /// Opens the directory at a path; later renames of it have no effect.
     pub fn open(path: impl Into<PathBuf>) -> Result<Dir> {
         let path = path.into();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(root) => Ok(Dir { told: Told::by(&root), root, path }),
+            Ok(root) => Ok(Dir { layout_source: LayoutSource::by(&root), root, path }),
             Err(errno) => {
                 let text = format!("cannot use {} as a back end: {errno}", path.display());
                 Err(Error::new(kind(errno), text))
@@ -51,16 +54,12 @@ impl Dir {
         }
     }
 
-    /// The same, on a Lustre with these targets, whatever else says so.
+    /// The same, on a Lustre with these targets, without detection.
     pub fn on_lustre(path: impl Into<PathBuf>, targets: Description) -> Result<Dir> {
-        Ok(Dir { told: Told::Lustre(targets), ..Dir::open(path)? })
+        Ok(Dir { layout_source: LayoutSource::Lustre(targets), ..Dir::open(path)? })
     }
 
     fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        self.at_mode(path, flags, Mode::empty())
-    }
-
-    fn at_mode(&self, path: Path<'_>, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let whole = match path {
@@ -68,15 +67,16 @@ impl Dir {
             path => path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'),
         };
         for _ in 1..TRIES {
-            match openat2(&self.root, whole.as_slice(), flags, mode, resolve) {
+            match openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 done => return done,
             }
         }
-        openat2(&self.root, whole.as_slice(), flags, mode, resolve)
+        openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve)
     }
 
-    /// Gives something that is open its owner and mode. Only root can give things away; whoever else serves serves himself.
+    /// Sets owner and mode of an open file. Only root can change owners; a server of another user serves only
+    /// that user.
     fn give(file: &impl AsFd, (uid, gid): (Uid, Gid), mode: u16) -> rustix::io::Result<()> {
         let (uid, gid) = (rustix::fs::Uid::from_raw(uid.0), rustix::fs::Gid::from_raw(gid.0));
         match fchown(file, Some(uid), Some(gid)) {
@@ -85,13 +85,13 @@ impl Dir {
         }
     }
 
-    /// The directory that holds a path, and the name in it.
+    /// The parent directory of a path, and the last name.
     fn parent<'a>(&self, path: Path<'a>) -> rustix::io::Result<(OwnedFd, &'a [u8])> {
         let (name, dir) = path.split_last().ok_or(Errno::BUSY)?;
         Ok((self.at(dir, OFlags::PATH | OFlags::DIRECTORY)?, name.as_bytes()))
     }
 
-    /// A regular file; anything else is opened without waiting for it, and refused.
+    /// Opens a regular file; refuses other types without blocking on them.
     fn file(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<(File, Statx)> {
         let file = self.at(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let stat = look(&file)?;
@@ -101,40 +101,76 @@ impl Dir {
         }
     }
 
-    /// A new file, open for reading and writing.
-    pub(crate) fn make(&self, file: Path<'_>, creation: &Creation) -> Result<File> {
+    /// Opens the directory of a new entry; returns it with the entry's name.
+    fn slot<'a>(&self, at: Slot<'a>, verb: &str) -> Result<(OwnedFd, &'a [u8])> {
+        let Some(name) = at.path.last() else { return Err(self.failed(at.path, verb, Errno::BUSY)) };
+        let (dir, _) = self.seen(at.dir(), OFlags::PATH | OFlags::DIRECTORY, verb)?;
+        Ok((dir, name.as_bytes()))
+    }
+
+    /// Creates a file, open for reading and writing.
+    pub(crate) fn make(&self, file: Slot<'_>, creation: &Creation) -> Result<File> {
         self.make_with(file, creation, OFlags::empty())
     }
 
-    fn make_with(&self, file: Path<'_>, creation: &Creation, more: OFlags) -> Result<File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | more;
+    fn make_with(&self, file: Slot<'_>, creation: &Creation, more: OFlags) -> Result<File> {
+        let (dir, name) = self.slot(file, "create")?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW | more;
         let make = || {
-            // Nobody gets in before it is as it should be.
-            let made = self.at_mode(file, flags, Mode::RUSR | Mode::WUSR)?;
+            // No other user can open it before its owner and mode are set.
+            let made = openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)?;
             Dir::give(&made, creation.owner, creation.mode)?;
             Ok(File::from(made))
         };
-        make().map_err(|errno| self.failed(file, "create", errno))
+        make().map_err(|errno| self.failed(file.path, "create", errno))
     }
 
-    /// A file, open for reading and writing.
+    /// Opens a file for reading and writing.
     pub(crate) fn to_write(&self, file: Path<'_>) -> Result<File> {
         self.file(file, OFlags::RDWR).map(|(file, _)| file).map_err(|errno| self.failed(file, "open", errno))
     }
 
-    /// A file, open for reading.
+    /// Opens a file for reading.
     pub(crate) fn to_read(&self, file: Path<'_>) -> Result<File> {
         self.file(file, OFlags::RDONLY)
             .map(|(file, _)| file)
             .map_err(|errno| self.failed(file, "open", errno))
     }
 
-    fn unlinked(&self, path: Path<'_>, flags: AtFlags) -> Result<bool> {
-        match self.parent(path).map(|(dir, name)| unlinkat(&dir, name, flags)) {
-            // Here it is the thing itself that is no directory.
-            Ok(Err(Errno::NOTDIR)) => Err(self.failed(path, "remove", Errno::NOTDIR)),
-            Ok(done) => self.if_there(path, "remove", done),
-            Err(errno) => self.if_there(path, "remove", Err(errno)),
+    /// Opens an entry that the caller saw; the descriptor stays valid whatever happens to its name.
+    fn seen(&self, it: Seen<'_>, flags: OFlags, verb: &str) -> Result<(OwnedFd, Statx)> {
+        let open = || {
+            let file = self.at(it.path, flags)?;
+            let stat = look(&file)?;
+            Ok((file, stat))
+        };
+        let (file, stat) = open().map_err(|errno| self.failed(it.path, verb, errno))?;
+        it.demand(serial(&stat)).map(|()| (file, stat))
+    }
+
+    /// Opens the parent directory of an entry that the caller saw, and returns it with the name; `None` if
+    /// the entry does not exist. From then on only users with write permission for this directory can replace
+    /// the entry, and these could remove or rename it as well.
+    fn seen_in<'a>(&self, it: Seen<'a>, verb: &str) -> Result<Option<(OwnedFd, &'a [u8])>> {
+        let look = || {
+            let (dir, name) = self.parent(it.path)?;
+            let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+            let stat = statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, flags)?;
+            Ok((dir, name, stat))
+        };
+        match look() {
+            Ok((dir, name, stat)) => it.demand(serial(&stat)).map(|()| Some((dir, name))),
+            Err(errno) if is_miss(errno) => Ok(None),
+            Err(errno) => Err(self.failed(it.path, verb, errno)),
+        }
+    }
+
+    fn unlinked(&self, it: Seen<'_>, flags: AtFlags) -> Result<bool> {
+        let Some((dir, name)) = self.seen_in(it, "remove")? else { return Ok(false) };
+        match unlinkat(&dir, name, flags) {
+            // ENOTDIR here refers to the entry itself.
+            Err(Errno::NOTDIR) => Err(self.failed(it.path, "remove", Errno::NOTDIR)),
+            done => self.if_there(it.path, "remove", done),
         }
     }
 
@@ -173,6 +209,7 @@ impl Dir {
             atime: time(stat.stx_atime),
             ctime: time(stat.stx_ctime),
             target,
+            mount: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         })
     }
 }
@@ -185,7 +222,7 @@ impl Backend for Dir {
     fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
         match self.describe(path) {
             Ok(found) => Ok(Some(found)),
-            // A path through a link leads nowhere here: links are followed by whoever walks, one at a time.
+            // A path through a link finds nothing: the path walk resolves links one at a time.
             Err(errno) if is_miss(errno) || errno == Errno::LOOP => Ok(None),
             Err(errno) => Err(self.failed(path, "look up", errno)),
         }
@@ -196,7 +233,7 @@ impl Backend for Dir {
         let listed = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
         for entry in rustix::fs::Dir::new(listed).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // What cannot be a name here is "." or "..".
+            // Only "." and ".." are not valid names.
             if let Ok(name) = Name::new(entry.file_name().to_bytes()) {
                 show(name);
             }
@@ -212,14 +249,14 @@ impl Backend for Dir {
     }
 
     fn targets(&self) -> Vec<String> {
-        match self.told.targets() {
+        match self.layout_source.targets() {
             none if none.is_empty() => vec![self.path.display().to_string()],
-            told => told,
+            layout_source => layout_source,
         }
     }
 
     fn identity(&self) -> Option<String> {
-        // Where something else is mounted, or nothing, both numbers are others.
+        // Another mount point, or none, has another inode number and birth time.
         let stat =
             statx(&self.root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME).ok()?;
         let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
@@ -228,9 +265,9 @@ impl Backend for Dir {
     }
 
     fn topology(&self) -> Option<Description> {
-        match &self.told {
-            // What was true when it was opened may have changed.
-            Told::Lustre(then) => Some(lustre::on(&self.root).unwrap_or_else(|| then.clone())),
+        match &self.layout_source {
+            // Read again, because it may have changed since it was opened.
+            LayoutSource::Lustre(then) => Some(lustre::on(&self.root).unwrap_or_else(|| then.clone())),
             _ => None,
         }
     }
@@ -238,24 +275,25 @@ impl Backend for Dir {
     fn layout(&self, file: Path<'_>) -> Result<Layout> {
         match self.file(file, OFlags::RDONLY) {
             Ok((file, _)) => {
-                Ok(self.told.layout(&file).unwrap_or(Layout { targets: vec![0], stripe: u64::MAX }))
+                Ok(self.layout_source.layout(&file).unwrap_or(Layout { targets: vec![0], stripe: u64::MAX }))
             }
             Err(errno) => Err(self.failed(file, "open", errno)),
         }
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
         self.make(file, creation).map(|file| Box::new(DirObject(file)) as Box<dyn Object>)
     }
 
-    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
-        if !matches!(self.told, Told::Lustre(_)) {
-            return self.create(file, creation);
+    fn create_on_at(&self, file: Slot<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        if !matches!(self.layout_source, LayoutSource::Lustre(_)) {
+            return self.create_at(file, creation);
         }
         let made = self.make_with(file, creation, DELAY)?;
-        // A layout that cannot be had is no reason to have no file: whoever asked looks what it has become.
-        let _ = lustre::ask(&made, layout);
-        rustix::fs::fcntl_setfl(&made, OFlags::RDWR).map_err(|errno| self.failed(file, "create", errno))?;
+        // Without the requested layout the file is still usable: the caller reads the actual layout.
+        let _ = lustre::request(&made, layout);
+        rustix::fs::fcntl_setfl(&made, OFlags::RDWR)
+            .map_err(|errno| self.failed(file.path, "create", errno))?;
         Ok(Box::new(DirObject(made)))
     }
 
@@ -263,84 +301,113 @@ impl Backend for Dir {
         self.to_write(file).map(|file| Box::new(DirObject(file)) as Box<dyn Object>)
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        let made = self.parent(path).and_then(|(dir, name)| symlinkat(target, &dir, name));
-        made.map_err(|errno| self.failed(path, "make the link", errno))
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        let (dir, name) = self.slot(at, "create the link")?;
+        symlinkat(target, &dir, name).map_err(|errno| self.failed(at.path, "create the link", errno))
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        // One descriptor for all changes, so that a replaced entry is left unchanged.
+        let (named, stat) = self.seen(it, OFlags::PATH, "set attributes of")?;
         let set = || {
-            let (dir, name) = self.parent(path)?;
             let (uid, gid) = (rustix::fs::Uid::from_raw(owner.0.0), rustix::fs::Gid::from_raw(owner.1.0));
-            match chownat(&dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+            match chownat(&named, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
                 Err(Errno::PERM) | Ok(()) => {}
                 Err(errno) => return Err(errno),
             }
-            let named = self.at(path, OFlags::PATH)?;
-            if file_kind(&look(&named)?) != Some(FileKind::Symlink) {
-                // Its owner may do this even where he may not open it.
-                let path = format!("/proc/self/fd/{}", named.as_raw_fd());
-                chmod(path, Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
+            if file_kind(&stat) != Some(FileKind::Symlink) {
+                // The owner may do this even without read permission.
+                chmod(proc_path(&named), Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
             }
             let moment = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
             let times = Timestamps { last_access: moment, last_modification: moment };
-            utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            utimensat(&named, "", &times, AtFlags::EMPTY_PATH)
         };
-        set().map_err(|errno| self.failed(path, "set attributes of", errno))
+        set().map_err(|errno| self.failed(it.path, "set attributes of", errno))
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        let (parent, name) = self.slot(dir, "create the directory")?;
         let make = || {
-            let (parent, name) = self.parent(dir)?;
-            // Nobody gets in before it is as it should be.
-            match mkdirat(&parent, name, Mode::RWXU) {
-                Err(Errno::EXIST) if look(&self.at(dir, OFlags::PATH | OFlags::DIRECTORY)?).is_ok() => {
-                    return Ok(());
-                }
+            // No other user can enter it before its owner and mode are set.
+            let exists = match mkdirat(&parent, name, Mode::RWXU) {
+                Err(Errno::EXIST) => true,
+                made => made.map(|()| false)?,
+            };
+            let open = |flags| {
+                let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                openat(&parent, name, flags, Mode::empty())
+            };
+            let made = match open(OFlags::RDONLY) {
+                // A directory without read permission is not one whose creation was interrupted.
+                Err(Errno::ACCESS) if exists => return open(OFlags::PATH).map(drop),
                 made => made?,
+            };
+            // Another user may have replaced it. That user could also remove an empty directory, so changing
+            // the owner of an empty one gives nothing away; one that is not empty is not new.
+            match is_begun(&look(&made)?) && is_empty(&made)? {
+                true => Dir::give(&made, owner, mode),
+                false if exists => Ok(()),
+                false => Err(Errno::EXIST),
             }
-            let made = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            Dir::give(&made, owner, mode)
         };
-        make().map_err(|errno| self.failed(dir, "make the directory", errno))
+        make().map_err(|errno| self.failed(dir.path, "create the directory", errno))
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        self.unlinked(path, AtFlags::empty())
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        self.unlinked(it, AtFlags::empty())
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
         self.unlinked(dir, AtFlags::REMOVEDIR)
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        let (to_dir, to_name) =
-            self.parent(to).map_err(|errno| self.failed(to, "rename something to", errno))?;
-        let done = self.parent(from).and_then(|(dir, name)| renameat(&dir, name, &to_dir, to_name));
-        self.if_there(from, "rename", done)
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        let (to_dir, to_name) = self.parent(to).map_err(|errno| self.failed(to, "rename to", errno))?;
+        let Some((dir, name)) = self.seen_in(from, "rename")? else { return Ok(false) };
+        self.if_there(from.path, "rename", renameat(&dir, name, &to_dir, to_name))
     }
 
-    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
-        let linked = || {
-            let (from_dir, from) = self.parent(file)?;
-            let (to_dir, name) = self.parent(to)?;
-            linkat(&from_dir, from, &to_dir, name, AtFlags::empty())
-        };
-        linked().map_err(|errno| self.failed(to, "link", errno))
+    fn link_of(&self, file: Seen<'_>, to: Slot<'_>) -> Result<()> {
+        let (named, _) = self.seen(file, OFlags::PATH, "link")?;
+        let (dir, name) = self.slot(to, "link")?;
+        linkat(rustix::fs::CWD, proc_path(&named), &dir, name, AtFlags::SYMLINK_FOLLOW)
+            .map_err(|errno| self.failed(to.path, "link", errno))
     }
 
-    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
-        let set = || {
-            let open = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-            fsetxattr(&open, name.as_bytes(), value, XattrFlags::empty())
-        };
-        set().map_err(|errno| self.failed(path, "set an attribute of", errno))
+    fn set_xattr_of(&self, it: Seen<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let (open, _) = self.seen(it, flags, "set an attribute of")?;
+        fsetxattr(&open, name.as_bytes(), value, XattrFlags::empty())
+            .map_err(|errno| self.failed(it.path, "set an attribute of", errno))
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        let done = self.file(file, OFlags::WRONLY).and_then(|(file, _)| ftruncate(&file, size));
-        self.if_there(file, "truncate", done)
+    fn truncate_of(&self, it: Seen<'_>, size: u64) -> Result<bool> {
+        match self.file(it.path, OFlags::WRONLY) {
+            Ok((file, stat)) => {
+                it.demand(serial(&stat))?;
+                self.if_there(it.path, "truncate", ftruncate(&file, size))
+            }
+            Err(errno) => self.if_there(it.path, "truncate", Err(errno)),
+        }
     }
+}
+
+/// A path to an open file that resolves to exactly this file.
+fn proc_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Whether a directory has the attributes it has between its creation and the setting of its owner.
+fn is_begun(stat: &Statx) -> bool {
+    let inherited = 0o2000;
+    u32::from(stat.stx_mode) & 0o7777 & !inherited == 0o700
+}
+
+fn is_empty(dir: &OwnedFd) -> rustix::io::Result<bool> {
+    let mut entries = rustix::fs::Dir::read_from(dir)?;
+    let named = |entry: &rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+    entries.try_fold(true, |empty, entry| Ok(empty && !named(&entry?)))
 }
 
 /// A file of a mounted file system.
@@ -365,7 +432,7 @@ impl Object for DirObject {
     }
 
     fn forget(&self, span: Span) {
-        // Only whole pages go, and what does not is read from memory.
+        // The kernel drops only whole pages; the rest stays cached.
         let start = span.start / PAGE * PAGE;
         let len = NonZeroU64::new(span.end.next_multiple_of(PAGE) - start);
         let _ = fadvise(&self.0, start, len, Advice::DontNeed);
@@ -377,7 +444,7 @@ impl Object for DirObject {
         let mut left = left.as_mut_slice();
         while left.iter().any(|part| !part.is_empty()) {
             match pwritev(&self.0, &left[..left.len().min(MOST_PARTS)], at) {
-                Ok(0) => return Err(unwritable(&"nothing was taken")),
+                Ok(0) => return Err(unwritable(&"the write returned 0 bytes")),
                 Ok(count) => {
                     at += count as u64;
                     IoSlice::advance_slices(&mut left, count);
@@ -404,11 +471,11 @@ impl Object for DirObject {
 }
 
 fn unwritable(error: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Io, format!("the back end cannot write a file of its own: {error}"))
+    Error::new(ErrorKind::Io, format!("cannot write a file in the back end: {error}"))
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Io, format!("the back end cannot read a file of its own: {error}"))
+    Error::new(ErrorKind::Io, format!("cannot read a file in the back end: {error}"))
 }
 
 pub(crate) fn look(file: &impl AsFd) -> rustix::io::Result<Statx> {
@@ -419,7 +486,7 @@ pub(crate) fn version(stat: &Statx) -> Version {
     Version { size: stat.stx_size, mtime: time(stat.stx_mtime), serial: serial(stat) }
 }
 
-/// Inode numbers are used again, often at once: with the time of its birth, where that is known, a file has one of its own.
+/// Inode numbers are reused, often at once; together with the birth time, where known, they are unique.
 fn serial(stat: &Statx) -> u64 {
     let born = match stat.stx_mask & StatxFlags::BTIME.bits() {
         0 => 0,
@@ -449,21 +516,20 @@ fn file_kind(stat: &Statx) -> Option<FileKind> {
     })
 }
 
-/// The access list of a file, if it has one.
+/// The access control list of a file, if it has one.
 fn access_list(file: &OwnedFd, kind: FileKind) -> rustix::io::Result<Option<Vec<u8>>> {
     if kind == FileKind::Symlink {
         return Ok(None);
     }
     let mut list = vec![0; LIST];
-    // A descriptor that only names a file gives its attributes away by its path alone.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match getxattr(path, "system.posix_acl_access", list.as_mut_slice()) {
+    // A descriptor opened with O_PATH gives access to extended attributes only through its /proc path.
+    match getxattr(proc_path(file), "system.posix_acl_access", list.as_mut_slice()) {
         Ok(len) => {
             list.truncate(len);
             Ok(Some(list))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
-        // One that is too long to be read grants nobody anything.
+        // A list that is too long to read grants nothing.
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
         Err(errno) => Err(errno),
     }

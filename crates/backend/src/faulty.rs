@@ -1,38 +1,38 @@
-//! A back end that fails when it is told to, before or after it has done what was asked.
+//! A back end with injected faults, before or after a call takes effect.
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version};
 use forebay_model::{Error, ErrorKind, Gid, Name, Result, Span, Time, Uid};
 use forebay_policy::place::Description;
 use std::sync::Arc;
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing was done.
+    /// The call has no effect.
     Before,
-    /// It was done, and nobody is told.
+    /// The call takes effect, but returns an error.
     After,
-    /// Nothing was done: whoever it is for has used all that he may.
+    /// The call has no effect: the user's quota is exceeded.
     Quota,
-    /// Other bytes were written, and it is told to be done.
+    /// The call writes wrong bytes and returns success.
     Wrong,
 }
 
 type Choose = Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>;
 
-/// A back end with faults.
+/// A back end with injected faults.
 pub struct Faulty<B> {
     inner: B,
     choose: Choose,
 }
 
 impl<B> Faulty<B> {
-    /// Asks `choose` at every call, by the call's name, whether it goes wrong.
+    /// Calls `choose` with the name of every call to decide whether it fails.
     pub fn new(inner: B, choose: impl Fn(&str) -> Option<Fault> + Send + Sync + 'static) -> Faulty<B> {
         Faulty { inner, choose: Arc::new(choose) }
     }
 
-    /// What it is in front of.
+    /// The wrapped back end.
     pub fn inner(&self) -> &B {
         &self.inner
     }
@@ -57,7 +57,7 @@ fn under<T>(fault: Option<Fault>, call: &str, perform: impl FnOnce() -> Result<T
         (Some(Fault::Quota), _) => {
             Err(Error::new(ErrorKind::NoSpace, format!("{call}: Disk quota exceeded")))
         }
-        _ => Err(Error::new(ErrorKind::Io, format!("{call}: the back end was told to fail"))),
+        _ => Err(Error::new(ErrorKind::Io, format!("{call}: injected fault"))),
     }
 }
 
@@ -68,6 +68,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
         self.through("find", |inner| inner.find(path))
+    }
+
+    fn root(&self) -> Result<Option<Found>> {
+        self.through("root", B::root)
     }
 
     fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
@@ -98,52 +102,52 @@ impl<B: Backend> Backend for Faulty<B> {
         self.through("layout", |inner| inner.layout(file))
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        self.wrapped(self.through("create", |inner| inner.create(file, creation)))
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        self.wrapped(self.through("create", |inner| inner.create_at(file, creation)))
     }
 
-    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
-        self.wrapped(self.through("create", |inner| inner.create_on(file, creation, layout)))
+    fn create_on_at(&self, file: Slot<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        self.wrapped(self.through("create", |inner| inner.create_on_at(file, creation, layout)))
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         self.wrapped(self.through("open_to_write", |inner| inner.open_to_write(file)))
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        self.through("symlink", |inner| inner.symlink(path, target))
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        self.through("symlink", |inner| inner.symlink_at(at, target))
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        self.through("set_attr", |inner| inner.set_attr(path, owner, mode, mtime))
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.through("set_attr", |inner| inner.set_attr_of(it, owner, mode, mtime))
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.through("make_dir", |inner| inner.make_dir(dir, owner, mode))
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.through("make_dir", |inner| inner.make_dir_at(dir, owner, mode))
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        self.through("unlink", |inner| inner.unlink(path))
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        self.through("unlink", |inner| inner.unlink_of(it))
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        self.through("remove_dir", |inner| inner.remove_dir(dir))
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        self.through("remove_dir", |inner| inner.remove_dir_of(dir))
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        self.through("rename", |inner| inner.rename(from, to))
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        self.through("rename", |inner| inner.rename_of(from, to))
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        self.through("truncate", |inner| inner.truncate(file, size))
+    fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {
+        self.through("truncate", |inner| inner.truncate_of(file, size))
     }
 
-    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
-        self.through("link", |inner| inner.link(file, to))
+    fn link_of(&self, file: Seen<'_>, to: Slot<'_>) -> Result<()> {
+        self.through("link", |inner| inner.link_of(file, to))
     }
 
-    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
-        self.through("set_xattr", |inner| inner.set_xattr(path, name, value))
+    fn set_xattr_of(&self, it: Seen<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        self.through("set_xattr", |inner| inner.set_xattr_of(it, name, value))
     }
 }
 

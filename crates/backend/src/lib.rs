@@ -1,24 +1,27 @@
-//! The world behind the buffer: files that were there before it, and what of ours has gone there.
+//! Back ends: the storage that the buffer drains to, with the files that existed before and those that were
+//! drained.
 //!
-//! A back end is a tree of files named by paths. [`open`] makes one from how people write it (`dir:/scratch`).
+//! A back end is a tree of files named by paths. [`open`] creates one from its configured name
+//! (`dir:/scratch`).
 //!
-//! **Invariant**: nothing outside the tree is ever touched, whatever links somebody puts into it; and what was read is
-//! told apart from what has changed since, by its [`Version`].
+//! **Invariant**: calls never touch anything outside the tree, whatever links other users put into it. A
+//! [`Version`] distinguishes a file from its changed or replaced successor. Calls that take [`Seen`] or
+//! [`Slot`] change only the entry that the caller saw, even if another one has taken its name.
 //!
-//! **Deliberately absent**: knowledge of regions, extents and open files; permissions (whoever calls has asked);
-//! retries (whoever calls knows how long it may take).
+//! **Deliberately absent**: regions, extents and open files; permission checks (the caller does them);
+//! retries (the caller knows its deadline).
 
 #![forbid(unsafe_code)]
 
 mod acl;
 mod dir;
 mod faulty;
+mod layout_source;
 mod lustre;
 mod memory;
 mod model;
 mod s3;
 mod stripes;
-mod told;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};
@@ -33,120 +36,239 @@ use forebay_policy::place::Description;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How many zeros are written at once.
+/// Bytes of zeros per write.
 const ZEROS: usize = 1 << 20;
 
 /// A path below the root of a back end; the root itself is empty.
 pub type Path<'a> = &'a [Name];
 
-/// What stands behind the buffer. Every call may take as long as the world behind does.
+/// A storage system. Every call may block as long as the storage does.
 pub trait Backend: Send + Sync {
-    /// How people name it.
+    /// Its configured name.
     fn name(&self) -> String;
 
-    /// What tells this back end from others, as long as it exists; nothing if that is not known.
+    /// Identifies this back end as long as it exists; `None` if unknown.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// What is there, if anything.
+    /// The entry at a path, if there is one.
     fn find(&self, path: Path<'_>) -> Result<Option<Found>>;
 
-    /// Shows the names in a directory, in no particular order.
+    /// The attributes of the root; `None` where the storage has none, as in a bucket.
+    fn root(&self) -> Result<Option<Found>> {
+        self.find(&[])
+    }
+
+    /// Calls `show` with the names in a directory, in no particular order.
     fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()>;
 
-    /// A file, to be read.
+    /// Opens a file for reading.
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
 
-    /// Whether a file lies in parts while somebody writes it, and is put together, which takes a copy of all of it, when the
-    /// last who does lets go.
+    /// Whether a file consists of parts while it is being written, and is composed into one object, by
+    /// copying all of it, when the last writer closes it.
     fn gathers(&self) -> bool {
         false
     }
 
-    /// The places at which bytes end up, by their numbers.
+    /// The storage targets, by index.
     fn targets(&self) -> Vec<String>;
 
-    /// What is known of those places: on which servers, whether they are active, how much room they have.
+    /// Servers, state and free space of the targets, if known.
     fn topology(&self) -> Option<Description> {
         None
     }
 
-    /// Which target holds which bytes of a file.
+    /// The layout of a file over targets.
     fn layout(&self, file: Path<'_>) -> Result<Layout>;
 
-    /// Makes a file that is not there yet, to be written.
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>>;
+    /// Creates a new file and opens it for writing.
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>>;
 
-    /// The same with a layout that was chosen for it, where the back end lets itself be told; [`Backend::layout`] says
-    /// which it has.
-    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+    /// The same with a requested layout, where the back end supports that; [`Backend::layout`] returns the
+    /// actual one.
+    fn create_on_at(&self, file: Slot<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
         let _ = layout;
-        self.create(file, creation)
+        self.create_at(file, creation)
     }
 
-    /// A file, to be written.
+    /// Opens a file for writing.
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
 
-    /// Makes a symbolic link.
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()>;
+    /// Creates a symbolic link.
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()>;
 
-    /// Gives something its owner, mode and time of last change.
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()>;
+    /// Sets owner, mode and mtime.
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()>;
 
-    /// Makes a directory; one that is there already is fine.
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()>;
+    /// Creates a directory. An existing one is left unchanged, unless its creation was interrupted.
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()>;
 
-    /// Removes a file or link, if it is there; says whether it was.
-    fn unlink(&self, path: Path<'_>) -> Result<bool>;
+    /// Removes a file or link. Returns whether it existed.
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool>;
 
-    /// Removes an empty directory, if it is there; says whether it was.
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool>;
+    /// Removes an empty directory. Returns whether it existed.
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool>;
 
-    /// Moves what is there, if anything is, over what the target has; says whether it was.
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool>;
+    /// Renames an entry, replacing the target. Returns whether it existed.
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool>;
 
-    /// Sets the length of a file, if it is there; says whether it was.
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool>;
+    /// Sets the length of a file. Returns whether it existed.
+    fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool>;
 
-    /// Gives a file one more name. Not every back end can.
-    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+    /// Adds a hard link to a file. Not every back end supports it.
+    fn link_of(&self, file: Seen<'_>, to: Slot<'_>) -> Result<()> {
         let _ = file;
-        Err(Error::new(ErrorKind::Unsupported, format!("{} knows no hard links: {}", self.name(), shown(to))))
+        let text = format!("{} does not support hard links: cannot link {}", self.name(), shown(to.path));
+        Err(Error::new(ErrorKind::Unsupported, text))
     }
 
-    /// Gives something an extended attribute. Not every back end can.
-    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+    /// Sets an extended attribute. Not every back end supports it.
+    fn set_xattr_of(&self, it: Seen<'_>, name: &Name, value: &[u8]) -> Result<()> {
         let _ = value;
-        let text = format!("{} keeps no attributes: {name} of {}", self.name(), shown(path));
+        let text = format!(
+            "{} does not support extended attributes: cannot set {name} of {}",
+            self.name(),
+            shown(it.path)
+        );
         Err(Error::new(ErrorKind::Unsupported, text))
+    }
+
+    /// [`Backend::set_attr_of`] for any entry at a path. This and the calls below are for callers that share
+    /// the tree with no other user who could replace entries.
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.set_attr_of(Seen::any(path), owner, mode, mtime)
+    }
+
+    /// [`Backend::create_at`] in any directory at that path.
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        self.create_at(Slot::any(file), creation)
+    }
+
+    /// [`Backend::create_on_at`] in any directory at that path.
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        self.create_on_at(Slot::any(file), creation, layout)
+    }
+
+    /// [`Backend::symlink_at`] in any directory at that path.
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        self.symlink_at(Slot::any(path), target)
+    }
+
+    /// [`Backend::make_dir_at`] in any directory at that path.
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.make_dir_at(Slot::any(dir), owner, mode)
+    }
+
+    /// [`Backend::unlink_of`] for any entry at a path.
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        self.unlink_of(Seen::any(path))
+    }
+
+    /// [`Backend::remove_dir_of`] for any entry at a path.
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        self.remove_dir_of(Seen::any(dir))
+    }
+
+    /// [`Backend::rename_of`] for any entry at a path.
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        self.rename_of(Seen::any(from), to)
+    }
+
+    /// [`Backend::truncate_of`] for any entry at a path.
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        self.truncate_of(Seen::any(file), size)
+    }
+
+    /// [`Backend::link_of`] for any entry at a path.
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        self.link_of(Seen::any(file), Slot::any(to))
+    }
+
+    /// [`Backend::set_xattr_of`] for any entry at a path.
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        self.set_xattr_of(Seen::any(path), name, value)
     }
 }
 
-/// A file that is being read or written.
+/// An entry that the caller saw: its path and its serial number. A user with write permission for a directory
+/// can put another entry under a name at any time; calls that take this leave such an entry unchanged and
+/// fail as stale.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen<'a> {
+    /// Its path.
+    pub path: Path<'a>,
+    /// The serial number of its [`Version`]; 0 matches any entry.
+    pub serial: u64,
+}
+
+impl<'a> Seen<'a> {
+    /// Any entry at a path.
+    #[must_use]
+    pub fn any(path: Path<'a>) -> Seen<'a> {
+        Seen { path, serial: 0 }
+    }
+
+    /// Fails if the serial number differs from the one seen.
+    fn demand(self, serial: u64) -> Result<()> {
+        if self.serial == 0 || self.serial == serial {
+            return Ok(());
+        }
+        let text = format!(
+            "/{} was replaced in the back end by another entry, which was left unchanged",
+            shown(self.path)
+        );
+        Err(Error::new(ErrorKind::Stale, text))
+    }
+}
+
+/// The place of a new entry: a name in a directory that the caller saw. Calls create nothing in another
+/// directory that has taken its path and may belong to another user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot<'a> {
+    /// The directory's path, followed by the name.
+    pub path: Path<'a>,
+    /// The serial number of the directory; 0 matches any. A bucket has no directories to compare.
+    pub dir: u64,
+}
+
+impl<'a> Slot<'a> {
+    /// In any directory at that path.
+    #[must_use]
+    pub fn any(path: Path<'a>) -> Slot<'a> {
+        Slot { path, dir: 0 }
+    }
+
+    /// The directory.
+    fn dir(self) -> Seen<'a> {
+        Seen { path: &self.path[..self.path.len().saturating_sub(1)], serial: self.dir }
+    }
+}
+
+/// An open file.
 pub trait Object: Send {
-    /// Which it is now.
+    /// Its current version.
     fn version(&self) -> Result<Version>;
 
-    /// Reads as much as there is from an offset on; less than asked for only at the end.
+    /// Reads from an offset on; returns fewer bytes than requested only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
 
-    /// Lets go of what memory keeps of bytes that are on their device, where that can be done: whoever reads them next reads
-    /// the device.
+    /// Drops clean cached pages of these bytes where possible, so that the next read comes from the device.
     fn forget(&self, _span: Span) {}
 
-    /// Writes all of these, one behind the other, from an offset on.
+    /// Writes these buffers one after the other from an offset on.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()>;
 
-    /// Makes bytes zero that are within its length.
+    /// Writes zeros to bytes within the file's length.
     fn zero(&self, span: Span) -> Result<()> {
         write_zeros(self, span)
     }
 
-    /// Everything written through this object is on its device when this returns.
+    /// Makes all writes through this object durable.
     fn sync(&self) -> Result<()>;
 
-    /// Puts a file together that lies in parts, unless somebody else writes it: then that is done when he lets go.
+    /// Composes a file that consists of parts, unless another writer has it open: then its close does.
     fn gather(&self) -> Result<()> {
         Ok(())
     }
@@ -160,78 +282,80 @@ fn write_zeros(object: &(impl Object + ?Sized), span: Span) -> Result<()> {
     })
 }
 
-/// Which target holds which bytes of a file: stripes of one size, dealt in turn.
+/// The layout of a file: stripes of one size, round-robin over targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// The targets, in the order of their stripes.
     pub targets: Vec<u32>,
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     pub stripe: u64,
 }
 
-/// What a new file is to be.
+/// Attributes of a new file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Creation {
     /// Its owner.
     pub owner: (Uid, Gid),
     /// Its permission bits.
     pub mode: u16,
-    /// Over how many targets, and in stripes of which size; as the back end likes if not given.
+    /// Stripe count and stripe size; the back end's default if not given.
     pub stripes: Option<(u32, u64)>,
 }
 
-/// What tells a file from what it was.
+/// Identifies a state of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Version {
     /// Its length in bytes.
     pub size: u64,
     /// Last change of its bytes.
     pub mtime: Time,
-    /// Which of all files that ever had this path it is.
+    /// Distinguishes it from all other files that ever had this path.
     pub serial: u64,
 }
 
-/// What was found at a path.
+/// An entry in the back end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Found {
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
-    /// Permission bits with set-id and sticky, `0o7777`: never more than the back end itself would grant.
+    /// Permission bits with set-id and sticky, `0o7777`; never more than the back end itself would grant.
     pub mode: u16,
     /// Its owner.
     pub uid: Uid,
     /// Its group.
     pub gid: Gid,
-    /// Which of its states this is.
+    /// Its current version.
     pub version: Version,
     /// Last read.
     pub atime: Time,
     /// Last change of its bytes or attributes.
     pub ctime: Time,
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
+    /// Whether it is a mount point.
+    pub mount: bool,
 }
 
-/// Opens a back end by how people write it.
+/// Opens a back end by its configured name.
 pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
         Some(("stripes", paths)) if !paths.is_empty() => Ok(Arc::new(Stripes::open(paths.split(','))?)),
         Some(("s3", bucket)) if !bucket.is_empty() => Ok(Arc::new(S3::open(bucket, &Access::from_env())?)),
         Some(("model", rest)) if rest.contains(':') => {
-            let (model, inner) = rest.split_once(':').expect("it was just seen");
+            let (model, inner) = rest.split_once(':').expect("checked above");
             Ok(Arc::new(Model::open(model, open(inner)?)?))
         }
         _ => {
             let text = format!(
-                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND"
+                "\"{name}\" is not a back end: use dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND"
             );
             Err(Error::new(ErrorKind::Invalid, text))
         }
     }
 }
 
-/// A path for people.
+/// A path for messages.
 fn shown(path: Path<'_>) -> String {
     path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
 }

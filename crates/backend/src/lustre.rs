@@ -1,4 +1,4 @@
-//! Lustre: its targets as its own parameters tell them, and the layouts of its files.
+//! Lustre: its targets from its parameters, and the layouts of its files.
 
 use crate::Layout;
 use forebay_policy::place::lov::{ATTRIBUTE, LONGEST, Lov};
@@ -9,20 +9,21 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where Lustre's parameters are, in older and newer versions.
+/// Directories of Lustre's parameters, in older and newer versions.
 const ROOTS: [&str; 3] = ["/proc/fs/lustre", "/sys/fs/lustre", "/sys/kernel/debug/lustre"];
 
-/// What statfs says a Lustre is.
+/// Lustre's file system type in statfs.
 const MAGIC: u32 = 0x0BD0_0BD0;
 
-/// The targets of the file system that an open directory is on; `None` if it is no Lustre, or tells nothing.
+/// The targets of the file system of an open directory; `None` if it is not Lustre, or its parameters are
+/// missing.
 pub(crate) fn on(root: &OwnedFd) -> Option<Description> {
     let is_lustre = rustix::fs::fstatfs(root).is_ok_and(|found| found.f_type as u32 == MAGIC);
     let path = fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).unwrap_or_default();
     is_lustre.then(|| described(&path)).flatten()
 }
 
-/// The names of targets, by their numbers.
+/// The names of targets, by index.
 pub(crate) fn named(targets: &[Target]) -> Vec<String> {
     let most = targets.iter().map(|target| target.index as usize + 1).max().unwrap_or(0);
     let mut names: Vec<String> = (0..most.min(1 << 16)).map(|number| format!("OST{number:04x}")).collect();
@@ -34,13 +35,13 @@ pub(crate) fn named(targets: &[Target]) -> Vec<String> {
     names
 }
 
-/// Asks for a layout. Whether it has taken only [`layout`] tells: a refusal may look like success.
-pub(crate) fn ask(file: &fs::File, layout: &Layout) -> rustix::io::Result<()> {
+/// Requests a layout. Only [`layout`] shows whether it was applied: a refusal may look like success.
+pub(crate) fn request(file: &fs::File, layout: &Layout) -> rustix::io::Result<()> {
     let size = u32::try_from(layout.stripe).map_err(|_| rustix::io::Errno::INVAL)?;
     fsetxattr(file, ATTRIBUTE, &Lov::specific(&layout.targets, size).encode(), XattrFlags::empty())
 }
 
-/// How a file lies, if it lies in one way and Lustre tells it.
+/// The layout of a file, if it is plain and Lustre reports it.
 pub(crate) fn layout(file: &fs::File) -> Option<Layout> {
     let mut bytes = vec![0; LONGEST];
     let length = fgetxattr(file, ATTRIBUTE, bytes.as_mut_slice()).ok()?;
@@ -48,8 +49,8 @@ pub(crate) fn layout(file: &fs::File) -> Option<Layout> {
     Some(Layout { targets, stripe })
 }
 
-/// The targets of the Lustre that a path is on, as its parameters tell them. Of a path on something else: those of the
-/// only Lustre of this machine, if there is one and only one.
+/// The targets of the Lustre that a path is on, from its parameters. For a path on another file system: those
+/// of the only Lustre on this machine, if there is exactly one.
 #[must_use]
 pub fn described(path: &Path) -> Option<Description> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -65,7 +66,7 @@ fn mounted(mounts: &str, path: &Path) -> Option<String> {
         let (kind, source) = (after.next()?.to_owned(), after.next()?.to_owned());
         path.starts_with(&point).then_some((point.len(), kind, source))
     };
-    // Of two at one place the later one is seen.
+    // Of two mounts at one place the later one is visible.
     let (_, kind, source) = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length)?;
     let (_, name) = source.split_once(":/")?;
     (kind == "lustre").then(|| name.split('/').next().unwrap_or(name).to_owned())
@@ -85,7 +86,7 @@ fn read(roots: &[PathBuf], name: Option<&str>) -> Option<Description> {
     if lists.is_empty() {
         lists.extend(listed(&clients));
     }
-    // Of several file systems nobody knows which is meant.
+    // With several file systems it is ambiguous which one is meant.
     let list = lists.first().filter(|_| lists.len() == 1)?;
     let targets: Vec<Target> = list.lines().filter_map(|line| target(line, &clients)).collect();
     let servers: BTreeSet<&String> = targets.iter().map(|target| &target.server).collect();
@@ -94,8 +95,8 @@ fn read(roots: &[PathBuf], name: Option<&str>) -> Option<Description> {
     (!targets.is_empty()).then_some(Description { servers, targets, ..Description::default() })
 }
 
-/// The same lists from what everybody may read, where only root may read them: a client of each target, such as
-/// `scratch-OST000a-osc-ffff8800`.
+/// The same lists from parameters that all users may read, where only root may read the lists: a client of
+/// each target, such as `scratch-OST000a-osc-ffff8800`.
 fn listed(clients: &[PathBuf]) -> Vec<String> {
     let mut lists: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
     for client in clients {
@@ -118,7 +119,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A line such as `3: scratch-OST0003_UUID ACTIVE`, with what the client of that target knows.
+/// Parses a line such as `3: scratch-OST0003_UUID ACTIVE`, and adds the parameters of that target's client.
 fn target(line: &str, clients: &[PathBuf]) -> Option<Target> {
     let (index, rest) = line.split_once(':')?;
     let mut words = rest.split_whitespace();
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lustre_tells_its_targets() {
+    fn lustre_targets_are_read_from_its_parameters() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |path: &str, text: &str| {
             let path = dir.path().join(path);
@@ -182,12 +183,12 @@ mod tests {
         let names = named(&found.targets);
         assert_eq!((names.len(), names[2].as_str(), names[7].as_str()), (8, "OST0002", "s-OST0007"));
         write("proc/lov/other-clilov-ffff/target_obd", "0: o-OST0000_UUID ACTIVE\n");
-        assert_eq!(read(&roots, None), None, "nobody knows which");
+        assert_eq!(read(&roots, None), None, "ambiguous");
         assert_eq!(read(&roots, Some("s")).as_ref(), Some(&found));
     }
 
     #[test]
-    fn a_path_tells_which_file_system_is_meant() {
+    fn path_selects_the_mounted_file_system() {
         let mounts = "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
                       40 22 0:50 / /scratch rw - lustre 10.0.0.1@tcp:10.0.0.2@tcp:/fast rw,flock\n\
                       41 22 0:51 / /home rw - lustre 10.0.0.1@tcp:/home/all rw\n\

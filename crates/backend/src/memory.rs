@@ -1,11 +1,11 @@
 //! A back end in memory, for tests.
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A back end in memory. Copies share what they hold.
+/// A back end in memory. Clones share their contents.
 #[derive(Clone, Default)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
@@ -14,7 +14,7 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     nodes: BTreeMap<Vec<Name>, Node>,
-    /// Counts changes: the time of this world.
+    /// Counts changes; serves as the clock.
     clock: u64,
 }
 
@@ -35,7 +35,7 @@ impl State {
         let version = Version { size: bytes.len() as u64, mtime: now, serial: self.clock };
         let target = if kind == FileKind::Symlink { bytes.to_vec() } else { Vec::new() };
         let (uid, gid) = owner;
-        let found = Found { kind, mode, uid, gid, version, atime: now, ctime: now, target };
+        let found = Found { kind, mode, uid, gid, version, atime: now, ctime: now, target, mount: false };
         self.nodes.insert(path.to_vec(), Node { found, bytes: bytes.to_vec() });
     }
 
@@ -52,6 +52,11 @@ impl State {
         below.filter_map(|path| path.last())
     }
 
+    /// Fails if another entry is there than the caller saw.
+    fn demand(&self, it: Seen<'_>) -> Result<()> {
+        self.nodes.get(it.path).map_or(Ok(()), |node| it.demand(node.found.version.serial))
+    }
+
     fn demand_parent(&self, path: Path<'_>) -> Result<()> {
         match path.split_last().map(|(_, dir)| self.kind(dir)) {
             Some(Some(FileKind::Directory)) => Ok(()),
@@ -66,14 +71,19 @@ fn failed(path: Path<'_>, kind: ErrorKind) -> Error {
 }
 
 impl Memory {
-    /// Puts a file there, or new bytes into it.
+    /// Creates a file or replaces its bytes.
     pub fn put(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, bytes: &[u8]) {
         self.lock().insert(path, FileKind::File, owner, mode, bytes);
     }
 
-    /// Puts a symbolic link there.
+    /// Creates a symbolic link.
     pub fn put_link(&self, path: Path<'_>, target: &[u8]) {
         self.lock().insert(path, FileKind::Symlink, (Uid(0), Gid(0)), 0o777, target);
+    }
+
+    /// Sets owner and mode of the root, which has none by default.
+    pub fn set_root(&self, owner: (Uid, Gid), mode: u16) {
+        self.lock().insert(&[], FileKind::Directory, owner, mode, b"");
     }
 
     /// The bytes of a file.
@@ -128,9 +138,11 @@ impl Backend for Memory {
         self.open(file).map(|_| Layout { targets: vec![0], stripe: u64::MAX })
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+    fn create_at(&self, at: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        let file = at.path;
         {
             let mut state = self.lock();
+            state.demand(at.dir())?;
             state.demand_parent(file)?;
             if state.kind(file).is_some() {
                 return Err(failed(file, ErrorKind::Exists));
@@ -144,8 +156,9 @@ impl Backend for Memory {
         self.open(file)
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        let mut state = self.lock();
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        let (mut state, path) = (self.lock(), at.path);
+        state.demand(at.dir())?;
         state.demand_parent(path)?;
         if state.kind(path).is_some() {
             return Err(failed(path, ErrorKind::Exists));
@@ -154,8 +167,9 @@ impl Backend for Memory {
         Ok(())
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        let mut state = self.lock();
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        let (mut state, path) = (self.lock(), it.path);
+        state.demand(it)?;
         let now = state.tick();
         let node = state.nodes.get_mut(path).ok_or_else(|| failed(path, ErrorKind::NotFound))?;
         (node.found.uid, node.found.gid) = owner;
@@ -166,8 +180,9 @@ impl Backend for Memory {
         Ok(())
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        let mut state = self.lock();
+    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        let (mut state, dir) = (self.lock(), at.path);
+        state.demand(at.dir())?;
         state.demand_parent(dir)?;
         match state.kind(dir) {
             Some(FileKind::Directory) => {}
@@ -177,8 +192,9 @@ impl Backend for Memory {
         Ok(())
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        let mut state = self.lock();
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        let (mut state, path) = (self.lock(), it.path);
+        state.demand(it)?;
         match state.kind(path) {
             None => Ok(false),
             Some(FileKind::Directory) => Err(failed(path, ErrorKind::IsDirectory)),
@@ -186,8 +202,9 @@ impl Backend for Memory {
         }
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        let mut state = self.lock();
+    fn remove_dir_of(&self, it: Seen<'_>) -> Result<bool> {
+        let (mut state, dir) = (self.lock(), it.path);
+        state.demand(it)?;
         match state.kind(dir) {
             None => Ok(false),
             Some(FileKind::Directory) if state.children(dir).next().is_some() => {
@@ -198,8 +215,9 @@ impl Backend for Memory {
         }
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        let mut state = self.lock();
+    fn rename_of(&self, it: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        let (mut state, from) = (self.lock(), it.path);
+        state.demand(it)?;
         let Some(kind) = state.kind(from).filter(|_| !from.is_empty()) else { return Ok(false) };
         if from == to {
             return Ok(true);
@@ -228,8 +246,9 @@ impl Backend for Memory {
         Ok(true)
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        let mut state = self.lock();
+    fn truncate_of(&self, it: Seen<'_>, size: u64) -> Result<bool> {
+        let (mut state, file) = (self.lock(), it.path);
+        state.demand(it)?;
         let now = state.tick();
         let Some(node) = state.nodes.get_mut(file) else { return Ok(false) };
         match node.found.kind {
@@ -244,7 +263,7 @@ impl Backend for Memory {
     }
 }
 
-/// An open file: what it leads to may be renamed or removed meanwhile.
+/// An open file; its entry may be renamed or removed meanwhile.
 struct MemoryObject {
     state: Arc<Mutex<State>>,
     serial: u64,

@@ -1,13 +1,14 @@
 //! A stripe set over several directories, like a small parallel file system.
 //!
-//! The first directory holds the tree: directories, links, and for every file a *head* with its owner, mode, length and
-//! time, but no bytes. A head carries its layout in the attribute `user.forebay.layout`: `ID COUNT SIZE FIRST`. Stripe *k*
-//! of the file, `SIZE` bytes from `k · SIZE` on, is in the directory with the number `(FIRST + k mod COUNT) mod n`, or with
-//! the number at place `k mod COUNT` of `FIRST` if that is a list (`7,0,3`), in the file `.objects/ID`, from `⌊k / COUNT⌋ · SIZE` on. So a rename or removal is one step in the first directory, and a file
-//! can be put together again by hand.
+//! The first directory holds the tree: directories, links, and for every file a *head* with its owner, mode,
+//! length and mtime, but no data. A head has its layout in the attribute `user.forebay.layout`: `ID COUNT
+//! SIZE FIRST`. Stripe *k* of the file, `SIZE` bytes from `k · SIZE` on, is in the directory with the number
+//! `(FIRST + k mod COUNT) mod n`, or with the number at place `k mod COUNT` of `FIRST` if that is a list
+//! (`7,0,3`), in the file `.objects/ID`, from `⌊k / COUNT⌋ · SIZE` on. So a rename or removal is one step in
+//! the first directory, and a file can be reassembled by hand.
 
 use crate::dir::{Dir, DirObject, look, version};
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
 use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
@@ -19,20 +20,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const OBJECTS: &[u8] = b".objects";
 const ATTRIBUTE: &str = "user.forebay.layout";
 const STRIPE: u64 = 1 << 20;
-/// The longest layout that is read.
+/// Longest layout that is read.
 const LONGEST: usize = 64 << 10;
 const LAST_NANO: u32 = 999_999_999;
-/// Most parts of a file that one object has open to write.
+/// Most objects that one open file has open for writing.
 const MOST_WRITTEN: usize = 4;
 
 /// A stripe set.
 pub struct Stripes {
     dirs: Arc<Vec<Dir>>,
-    /// Held while a file grows: lengths only grow by those who saw the present one.
+    /// Held while a file grows, so that two writers cannot both extend it from an old length.
     growing: Arc<Mutex<()>>,
 }
 
-/// How the bytes of one file lie.
+/// Layout of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     id: u64,
@@ -41,10 +42,10 @@ struct Plan {
     start: Start,
 }
 
-/// Which directories the parts of a file are in.
+/// Directories of a file's parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Start {
-    /// One after the other, from this one on.
+    /// Consecutive ones, from this one on.
     Turn(u32),
     /// These.
     On(Arc<[u32]>),
@@ -85,7 +86,7 @@ impl Plan {
         [name(OBJECTS), name(self.id.to_string().as_bytes())]
     }
 
-    /// The number of the directory that holds a part, and how many directories there are to choose from.
+    /// The number of the directory that holds a part, out of `dirs`.
     fn dir(&self, part: u32, dirs: usize) -> usize {
         let number = match &self.start {
             Start::Turn(first) => u64::from(*first) + u64::from(part),
@@ -94,7 +95,7 @@ impl Plan {
         (number % dirs as u64) as usize
     }
 
-    /// Where bytes of the file are: the part, the offset in its object, and how many follow there.
+    /// Location of a byte: the part, the offset in its object, and the number of bytes that follow there.
     fn place(&self, offset: u64) -> (u32, u64, u64) {
         let stripe = offset / self.size;
         let within = offset % self.size;
@@ -102,7 +103,7 @@ impl Plan {
         (part, stripe / u64::from(self.count) * self.size + within, self.size - within)
     }
 
-    /// How long the object of a part is when the file has so many bytes.
+    /// Length of a part's object when the file has the given size.
     fn length(&self, part: u32, size: u64) -> u64 {
         let round = self.size * u64::from(self.count);
         let (whole, rest) = (size / round, size % round);
@@ -111,12 +112,25 @@ impl Plan {
 }
 
 impl Stripes {
-    /// A stripe set over these directories; the first holds the names.
+    /// Opens a stripe set over these directories; the first holds the names.
     pub fn open<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<Stripes> {
         let dirs = paths.into_iter().map(Dir::open).collect::<Result<Vec<Dir>>>()?;
         let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
         for dir in &dirs {
-            dir.make_dir(&[Name::new(OBJECTS)?], me, 0o700)?;
+            let objects = [Name::new(OBJECTS)?];
+            dir.make_dir(&objects, me, 0o700)?;
+            let own = |found: &Found| {
+                found.kind == FileKind::Directory && found.uid == me.0 && found.mode & 0o077 == 0
+            };
+            if !dir.find(&objects)?.is_some_and(|found| own(&found)) {
+                let text = format!(
+                    "\".objects\" in {} must be a directory of user {} with mode 700, because it holds the data of all users: \
+                     remove it there",
+                    dir.name(),
+                    me.0
+                );
+                return Err(Error::new(ErrorKind::NotPermitted, text));
+            }
         }
         Ok(Stripes { dirs: Arc::new(dirs), growing: Arc::default() })
     }
@@ -131,48 +145,52 @@ impl Stripes {
     }
 
     fn plan(&self, path: Path<'_>, head: &File) -> Result<Plan> {
+        let wrong = |what: &str| {
+            Error::new(ErrorKind::Io, format!("{} in the back end {} {what}", shown(path), self.name()))
+        };
         let mut text = vec![0; LONGEST];
         let len = fgetxattr(head, ATTRIBUTE, text.as_mut_slice()).unwrap_or(0);
-        Plan::parse(&text[..len]).ok_or_else(|| {
-            let text = format!(
-                "{} in the back end {} has no layout: it is no file of a stripe set",
-                shown(path),
-                self.name()
-            );
-            Error::new(ErrorKind::Io, text)
-        })
+        let plan = Plan::parse(&text[..len])
+            .ok_or_else(|| wrong("has no layout: it is not a file of a stripe set"))?;
+        let stat = look(head).map_err(|errno| unusable(path, errno))?;
+        // The owner of a head can write any layout, and must not reach the data of other users through it.
+        match stat.stx_uid == rustix::process::geteuid().as_raw() || stat.stx_ino == plan.id {
+            true => Ok(plan),
+            false => Err(wrong("has the layout of another file: its layout attribute was changed")),
+        }
     }
 
-    /// A new file: its head, its objects, and then what says how they belong together.
+    /// Creates a file: first its head, then its objects, then the layout that links them.
     fn made(
         &self,
-        file: Path<'_>,
+        at: Slot<'_>,
         creation: &Creation,
         plan: impl FnOnce(u64) -> Plan,
     ) -> Result<StripedObject> {
-        let head = self.names().make(file, creation)?;
+        let (file, head) = (at.path, self.names().make(at, creation)?);
+        let stat = look(&head).map_err(|errno| unusable(file, errno))?;
         let made = || {
-            let id = look(&head).map_err(|errno| unusable(file, errno))?.stx_ino;
-            let plan = plan(id);
+            let plan = plan(stat.stx_ino);
             let plan = Plan { size: plan.size.max(1), ..plan };
             let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
             for part in 0..plan.count {
                 let dir = &self.dirs[plan.dir(part, self.dirs.len())];
-                // One of an earlier file that was not removed to the end.
+                // A leftover of an earlier file whose removal was interrupted.
                 dir.unlink(&plan.object())?;
-                dir.make(&plan.object(), &Creation { owner: me, mode: 0o600, stripes: None })?;
+                let own = Creation { owner: me, mode: 0o600, stripes: None };
+                dir.make(Slot::any(&plan.object()), &own)?;
             }
             fsetxattr(&head, ATTRIBUTE, plan.text().as_bytes(), XattrFlags::empty())
                 .map_err(|errno| unusable(file, errno))
         };
         if let Err(error) = made() {
-            self.names().unlink(file)?;
+            self.names().unlink_of(Seen { path: file, serial: version(&stat).serial })?;
             return Err(error);
         }
         self.object(file, head)
     }
 
-    /// Removes the objects of a file that has lost its head.
+    /// Removes the objects of a file whose head is gone.
     fn remove_objects(&self, plan: &Plan) -> Result<()> {
         for part in 0..plan.count {
             self.dirs[plan.dir(part, self.dirs.len())].unlink(&plan.object())?;
@@ -180,7 +198,7 @@ impl Stripes {
         Ok(())
     }
 
-    /// What replaces a file leaves its objects to nobody.
+    /// The layout of a file that is about to be replaced, so that its objects can be removed.
     fn plan_at(&self, path: Path<'_>) -> Option<Plan> {
         self.names().to_read(path).ok().and_then(|head| self.plan(path, &head).ok())
     }
@@ -227,20 +245,20 @@ impl Backend for Stripes {
         Ok(Layout { targets, stripe: plan.size })
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
         let (count, size) = creation.stripes.unwrap_or((self.dirs.len() as u32, STRIPE));
         let count = count.clamp(1, self.dirs.len() as u32);
-        // The number of the head is the file's own for as long as it lives; its directory is where it begins.
+        // The inode number of the head is unique while the file exists; it also selects the first directory.
         let plan = |id| Plan { id, count, size, start: Start::Turn((id % self.dirs.len() as u64) as u32) };
         self.made(file, creation, plan).map(|object| Box::new(object) as Box<dyn Object>)
     }
 
-    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+    fn create_on_at(&self, file: Slot<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
         let known = |&target: &u32| (target as usize) < self.dirs.len();
         if layout.targets.is_empty() || !layout.targets.iter().all(known) {
             let text = format!(
-                "{} cannot lie on {:?}: there are {} targets",
-                shown(file),
+                "cannot place {} on targets {:?}: the stripe set has {} targets",
+                shown(file.path),
                 layout.targets,
                 self.dirs.len()
             );
@@ -259,45 +277,47 @@ impl Backend for Stripes {
         Ok(Box::new(self.object(file, head)?))
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        self.names().symlink(path, target)
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        self.names().symlink_at(at, target)
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        self.names().set_attr(path, owner, mode, mtime)
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.names().set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.names().make_dir(dir, owner, mode)
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.names().make_dir_at(dir, owner, mode)
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        let plan = self.plan_at(path);
-        let was = self.names().unlink(path)?;
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        let plan = self.plan_at(it.path);
+        let was = self.names().unlink_of(it)?;
         plan.map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        self.names().remove_dir(dir)
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        self.names().remove_dir_of(dir)
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        let replaced = self.plan_at(to).filter(|_| from != to);
-        let was = self.names().rename(from, to)?;
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        let replaced = self.plan_at(to).filter(|_| from.path != to);
+        let was = self.names().rename_of(from, to)?;
         replaced.filter(|_| was).map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+    fn truncate_of(&self, it: Seen<'_>, size: u64) -> Result<bool> {
+        let file = it.path;
         match self.names().find(file)?.map(|found| found.kind) {
             None => return Ok(false),
-            // It says best itself what is wrong.
-            Some(kind) if kind != FileKind::File => return self.names().truncate(file, size),
+            // Truncating the entry itself returns the right error.
+            Some(kind) if kind != FileKind::File => return self.names().truncate_of(it, size),
             Some(_) => {}
         }
         let head = self.names().to_write(file)?;
+        it.demand(version(&look(&head).map_err(|errno| unusable(file, errno))?).serial)?;
         let plan = self.plan(file, &head)?;
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        // If only some parts are cut, what was read before is not what is there.
+        // If only some parts are truncated, cached contents must not match the file's version.
         touch(&head).map_err(|errno| unusable(file, errno))?;
         for part in 0..plan.count {
             self.dirs[plan.dir(part, self.dirs.len())].truncate(&plan.object(), plan.length(part, size))?;
@@ -313,7 +333,8 @@ struct StripedObject {
     head: DirObject,
     dirs: Arc<Vec<Dir>>,
     growing: Arc<Mutex<()>>,
-    /// Parts that were written and not synced, the latest last: whether that went well is told to who had them open.
+    /// Parts that were written and not synced, the latest last. They stay open, because the kernel reports
+    /// write-back errors to open descriptors.
     written: RefCell<Vec<(u32, DirObject)>>,
 }
 
@@ -344,7 +365,7 @@ impl StripedObject {
     }
 
     fn failed(errno: Errno) -> Error {
-        Error::new(ErrorKind::Io, format!("the head of a striped file cannot be used: {errno}"))
+        Error::new(ErrorKind::Io, format!("cannot access the head of a striped file: {errno}"))
     }
 }
 
@@ -362,7 +383,7 @@ impl Object for StripedObject {
             let end = len.min(done + usize::try_from(follow).unwrap_or(usize::MAX));
             let object = DirObject(self.part(part).to_read(&self.plan.object())?);
             let count = object.read_at(at, &mut into[done..end])?;
-            // What an object lacks was never written.
+            // Bytes past the end of an object were never written.
             into[done + count..end].fill(0);
             done = end;
         }
@@ -423,7 +444,7 @@ impl Object for StripedObject {
     }
 }
 
-/// Gives a head a time after its own, whatever the clock says: that of a file system ticks slowly.
+/// Sets the head's mtime to a later one, even if the coarse clock of the file system has not advanced.
 fn touch(head: &File) -> rustix::io::Result<()> {
     let Time { secs, nanos } = version(&look(head)?).mtime;
     let next = (secs + i64::from(nanos == LAST_NANO), (nanos + 1) % (LAST_NANO + 1));
@@ -435,8 +456,10 @@ fn touch(head: &File) -> rustix::io::Result<()> {
 }
 
 fn unusable(file: Path<'_>, errno: Errno) -> Error {
-    let text =
-        format!("{} cannot be striped: {errno}: the first directory must take user attributes", shown(file));
+    let text = format!(
+        "cannot stripe {}: {errno}: the first directory must support user extended attributes",
+        shown(file)
+    );
     Error::new(ErrorKind::Io, text)
 }
 
@@ -444,9 +467,9 @@ fn unusable(file: Path<'_>, errno: Errno) -> Error {
 mod tests {
     use super::*;
 
-    /// What was read before a cut that failed half way is never taken for what is there.
+    /// Contents cached before an interrupted truncation never match the file's version.
     #[test]
-    fn a_cut_that_fails_half_way_is_seen_to_have_changed_the_file() {
+    fn interrupted_truncation_changes_the_file_version() {
         let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let stripes = Stripes::open(dirs.iter().map(|dir| dir.path().to_str().unwrap())).unwrap();
         let (file, me) = ([Name::new("f").unwrap()], rustix::process::geteuid().as_raw());
@@ -454,7 +477,7 @@ mod tests {
         let layout = Layout { targets: vec![0, 1, 2], stripe: 4 };
         let object = stripes.create_on(&file, &creation, &layout).unwrap();
         object.write_at(0, &[b"0123456789abcdef"]).unwrap();
-        // As far ahead as a clock that was set wrong.
+        // As far ahead as a misset clock.
         let ahead = Time { secs: 1 << 33, nanos: LAST_NANO };
         stripes.set_attr(&file, creation.owner, creation.mode, ahead).unwrap();
         let before = object.version().unwrap();
@@ -467,14 +490,14 @@ mod tests {
         std::fs::remove_dir(&second).unwrap();
         std::fs::rename(&aside, &second).unwrap();
         let after = object.version().unwrap();
-        assert_eq!(after.size, before.size, "it was not cut");
+        assert_eq!(after.size, before.size, "it was not truncated");
         assert_ne!(after, before);
         assert!(stripes.truncate(&file, 2).unwrap());
         assert_eq!(object.version().unwrap().size, 2);
     }
 
     #[test]
-    fn every_byte_has_one_place_and_lengths_add_up() {
+    fn every_byte_has_one_location_and_lengths_add_up() {
         for (count, size) in [(1, 7), (3, 4), (4, 1)] {
             let plan = Plan { id: 5, count, size, start: Start::Turn(2) };
             assert_eq!(Plan::parse(plan.text().as_bytes()), Some(plan.clone()));
@@ -486,8 +509,8 @@ mod tests {
                     assert_eq!(follow, size - offset % size);
                     lengths[part as usize] += 1;
                 }
-                let reckoned: Vec<u64> = (0..count).map(|part| plan.length(part, length)).collect();
-                assert_eq!(reckoned, lengths, "{count} × {size}, {length} bytes");
+                let computed: Vec<u64> = (0..count).map(|part| plan.length(part, length)).collect();
+                assert_eq!(computed, lengths, "{count} × {size}, {length} bytes");
             }
         }
         let chosen = Plan { id: 5, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };

@@ -1,8 +1,8 @@
-//! What every back end does, whatever it is made of.
+//! Conformance tests of all back ends.
 
 mod support;
 
-use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model};
+use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model, Seen, Slot};
 use forebay_model::{ErrorKind, FileKind, Gid, Name, Span, Time, Uid};
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn striped(count: usize) -> World {
     World { backend: forebay_backend::open(&format!("stripes:{}", paths.join(","))).unwrap(), dirs }
 }
 
-/// The same with slow targets that other processes could write to, too.
+/// The same with slow targets that other processes could share.
 fn modelled(count: usize) -> World {
     let shared = tempfile::tempdir().unwrap();
     let World { backend, mut dirs } = striped(count);
@@ -52,7 +52,7 @@ fn memory(wrap: impl FnOnce(Memory) -> Arc<dyn Backend>) -> World {
 }
 
 impl World {
-    /// A file with these bytes, new or in place of another.
+    /// Creates or replaces a file with these bytes.
     fn put(&self, at: &str, bytes: &[u8]) {
         self.backend.unlink(&path(at)).unwrap();
         let creation = Creation { owner: me(), mode: 0o644, stripes: Some((3, 2)) };
@@ -79,7 +79,7 @@ fn bytes(backend: &dyn Backend, file: &str) -> Vec<u8> {
     bytes
 }
 
-/// Names and what they lead to.
+/// Names and their entries.
 fn conform(world: &World) {
     let backend = &*world.backend;
     let find = |at: &str| backend.find(&path(at)).unwrap();
@@ -93,7 +93,7 @@ fn conform(world: &World) {
     let file = find("d/f").unwrap();
     assert_eq!((file.kind, file.version.size, (file.uid, file.gid)), (FileKind::File, 5, me()));
     assert_eq!((find("l").unwrap().kind, find("l").unwrap().target), (FileKind::Symlink, b"d/f".to_vec()));
-    assert_eq!(find("d/f/g"), None, "a file has nothing below it");
+    assert_eq!(find("d/f/g"), None, "a file has no children");
     assert_eq!((listed(backend, ""), listed(backend, "d")), (vec!["d".into(), "l".into()], vec!["f".into()]));
     assert_eq!(bytes(backend, "d/f"), b"hello");
     assert_eq!(backend.open(&path("d")).err().unwrap().kind(), ErrorKind::Invalid);
@@ -130,7 +130,7 @@ fn conform(world: &World) {
     assert_eq!(listed(backend, ""), Vec::<String>::new());
 }
 
-/// Bytes, attributes and layouts, in a tree that is empty.
+/// Bytes, attributes and layouts, in an empty tree.
 fn write(world: &World) {
     let backend = &*world.backend;
     let creation = Creation { owner: me(), mode: 0o640, stripes: Some((2, 3)) };
@@ -172,7 +172,7 @@ fn write(world: &World) {
 }
 
 #[test]
-fn every_back_end_does_the_same() {
+fn every_back_end_conforms() {
     let worlds = [
         dir(),
         striped(1),
@@ -188,8 +188,123 @@ fn every_back_end_does_the_same() {
     }
 }
 
+/// Every call that changes or creates an entry by path leaves a replaced entry unchanged.
+fn leaves_replaced_entries_unchanged(world: &World) {
+    let backend = &*world.backend;
+    backend.make_dir(&path("s"), me(), 0o755).unwrap();
+    backend.make_dir(&path("s/d"), me(), 0o755).unwrap();
+    world.put("s/f", b"hello");
+    let (file, dir, to) = (path("s/f"), path("s/d"), path("s/g"));
+    let serial = |at: &[Name]| backend.find(at).unwrap().unwrap().version.serial;
+    let other = |at: &[Name]| serial(at).wrapping_add(1).max(1);
+    let (wrong, wrong_dir) =
+        (Seen { path: &file, serial: other(&file) }, Seen { path: &dir, serial: other(&dir) });
+    let slot = Slot { path: &to, dir: other(&path("s")) };
+    let creation = Creation { owner: me(), mode: 0o644, stripes: None };
+    let (name, mtime) = (Name::new("user.x").unwrap(), Time { secs: 5, nanos: 0 });
+    let before = [&file, &dir].map(|at| backend.find(at).unwrap());
+    let mut calls = vec![
+        ("set_attr", backend.set_attr_of(wrong, me(), 0o600, mtime)),
+        ("set_attr of a directory", backend.set_attr_of(wrong_dir, me(), 0o700, mtime)),
+        ("truncate", backend.truncate_of(wrong, 1).map(drop)),
+        ("unlink", backend.unlink_of(wrong).map(drop)),
+        ("remove_dir", backend.remove_dir_of(wrong_dir).map(drop)),
+        ("rename", backend.rename_of(wrong, &to).map(drop)),
+    ];
+    if !backend.name().starts_with("s3") {
+        calls.extend([
+            ("create", backend.create_at(slot, &creation).map(drop)),
+            ("make_dir", backend.make_dir_at(slot, me(), 0o755)),
+            ("symlink", backend.symlink_at(slot, b"x")),
+        ]);
+    }
+    if backend.set_xattr(&file, &name, b"x").is_ok() {
+        calls.push(("set_xattr", backend.set_xattr_of(wrong, &name, b"y")));
+    }
+    if backend.link(&file, &path("s/second")).is_ok() {
+        backend.unlink(&path("s/second")).unwrap();
+        calls.push(("link", backend.link_of(wrong, Slot::any(&to))));
+        calls.push(("link to", backend.link_of(Seen::any(&file), slot)));
+    }
+    for (call, done) in calls {
+        assert_eq!(done.expect_err(call).kind(), ErrorKind::Stale, "{call} of {}", backend.name());
+    }
+    let now = |at: &Vec<Name>| backend.find(at).unwrap().map(|found| (found.version, found.mode));
+    for (at, before) in [&file, &dir].into_iter().zip(before) {
+        assert_eq!(now(at), before.map(|found| (found.version, found.mode)), "{}", backend.name());
+    }
+    assert_eq!(listed(backend, "s"), ["d", "f"]);
+    // With the right serial numbers all calls succeed.
+    let (right, right_dir) =
+        (Seen { path: &file, serial: serial(&file) }, Seen { path: &dir, serial: serial(&dir) });
+    backend.set_attr_of(right, me(), 0o600, mtime).unwrap();
+    assert!(backend.truncate_of(right, 1).unwrap() && backend.rename_of(right, &to).unwrap());
+    let moved = Seen { path: &to, ..right };
+    assert!(backend.unlink_of(moved).unwrap() && backend.remove_dir_of(right_dir).unwrap());
+    backend.make_dir_at(Slot { path: &dir, dir: serial(&path("s")) }, me(), 0o700).unwrap();
+}
+
 #[test]
-fn a_bucket_does_the_same() {
+fn replaced_entries_are_left_unchanged_by_every_back_end() {
+    let worlds = [
+        dir(),
+        striped(3),
+        modelled(3),
+        memory(|memory| Arc::new(memory)),
+        memory(|memory| Arc::new(Faulty::new(memory, |_| None))),
+    ];
+    worlds.iter().for_each(leaves_replaced_entries_unchanged);
+    if let Some(bucket) = Bucket::new() {
+        leaves_replaced_entries_unchanged(&World { backend: Arc::new(bucket.open()), dirs: Vec::new() });
+    }
+}
+
+#[test]
+fn forged_layout_reads_no_data_of_another_file() {
+    if !rustix::process::geteuid().is_root() {
+        forebay_testkit::skip("a forged layout", "only root can make files of another user");
+        return;
+    }
+    let world = striped(2);
+    let creation = |uid| Creation { owner: (Uid(uid), Gid(uid)), mode: 0o600, stripes: None };
+    let secret = world.backend.create(&path("hers"), &creation(4001)).unwrap();
+    secret.write_at(0, &[b"secret"]).unwrap();
+    drop(world.backend.create(&path("his"), &creation(4002)).unwrap());
+    let at = |name: &str| world.dirs[0].path().join(name);
+    let mut layout = vec![0; 100];
+    let len = rustix::fs::getxattr(at("hers"), "user.forebay.layout", layout.as_mut_slice()).unwrap();
+    // The owner of a file may do this.
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(at("his"), "user.forebay.layout", &layout[..len], flags).unwrap();
+    std::fs::File::options().write(true).open(at("his")).unwrap().set_len(6).unwrap();
+    let refused = [
+        world.backend.open(&path("his")).map(drop),
+        world.backend.open_to_write(&path("his")).map(drop),
+        world.backend.truncate(&path("his"), 0).map(drop),
+    ];
+    for error in refused {
+        assert!(error.unwrap_err().to_string().contains("layout of another file"));
+    }
+    assert!(world.backend.unlink(&path("his")).unwrap());
+    assert_eq!(bytes(&*world.backend, "hers"), b"secret");
+}
+
+#[test]
+fn stripe_set_refuses_an_objects_directory_of_another_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let squat = dir.path().join(".objects");
+    std::fs::create_dir(&squat).unwrap();
+    std::fs::write(squat.join("bait"), b"").unwrap();
+    std::fs::set_permissions(&squat, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let name = format!("stripes:{}", dir.path().display());
+    let error = forebay_backend::open(&name).err().expect("refused");
+    assert!(error.to_string().contains(".objects"), "{error}");
+    std::fs::remove_dir_all(&squat).unwrap();
+    assert!(forebay_backend::open(&name).is_ok() && forebay_backend::open(&name).is_ok());
+}
+
+#[test]
+fn bucket_conforms() {
     let Some(bucket) = Bucket::new() else { return };
     let world = World { backend: Arc::new(bucket.open()), dirs: Vec::new() };
     conform(&world);
@@ -197,9 +312,9 @@ fn a_bucket_does_the_same() {
     assert_eq!(bucket.parts(), 0);
 }
 
-/// The rule by which a striped file can be put together again by hand.
+/// The rule by which a striped file can be reassembled by hand.
 #[test]
-fn stripes_lie_where_the_documentation_says() {
+fn stripes_are_stored_as_documented() {
     let world = striped(3);
     world.put("f", b"0123456789");
     let dirs: Vec<&Path> = world.dirs.iter().map(tempfile::TempDir::path).collect();
@@ -228,7 +343,7 @@ fn stripes_lie_where_the_documentation_says() {
 }
 
 #[test]
-fn a_file_lies_on_the_targets_that_were_chosen_for_it() {
+fn file_is_created_on_the_requested_targets() {
     let world = striped(4);
     let creation = Creation { owner: me(), mode: 0o644, stripes: None };
     for (name, targets) in [("several", vec![3, 0, 2]), ("one", vec![2])] {
@@ -255,7 +370,7 @@ fn a_file_lies_on_the_targets_that_were_chosen_for_it() {
 }
 
 #[test]
-fn a_link_never_leads_out_of_the_directory() {
+fn symlink_never_leads_out_of_the_directory() {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), b"secret").unwrap();
     std::fs::create_dir(outside.path().join("sub")).unwrap();
@@ -280,11 +395,11 @@ fn a_link_never_leads_out_of_the_directory() {
     assert!(!matches!(backend.rename(&path("out/secret"), &path("taken")), Ok(true)));
     assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 2);
-    assert!(backend.unlink(&path("out")).unwrap(), "the link itself is ours to remove");
+    assert!(backend.unlink(&path("out")).unwrap(), "the link itself can be removed");
 }
 
 #[test]
-fn what_cannot_be_a_back_end_is_said() {
+fn invalid_back_end_names_are_refused() {
     for (name, says) in
         [("", "dir:PATH"), ("dir:", "dir:PATH"), ("tape:7", "tape:7"), ("dir:/no/such", "/no/such")]
     {
@@ -294,23 +409,23 @@ fn what_cannot_be_a_back_end_is_said() {
 }
 
 #[test]
-fn a_file_in_the_place_of_another_has_a_serial_number_of_its_own() {
+fn replaced_file_has_a_new_serial_number() {
     for world in [dir(), striped(2)] {
         let serial = || world.backend.find(&path("f")).unwrap().expect("it is there").version.serial;
         let mut seen = BTreeSet::new();
         for _ in 0..8 {
             world.put("f", b"same");
-            assert!(seen.insert(serial()), "it is one that was there before");
+            assert!(seen.insert(serial()), "serial number was used before");
             // Clocks of file systems tick slowly.
             std::thread::sleep(Duration::from_millis(20));
         }
         world.backend.open_to_write(&path("f")).unwrap().write_at(0, &[b"more"]).unwrap();
-        assert!(seen.contains(&serial()), "it stays the same one when it is written to");
+        assert!(seen.contains(&serial()), "a write keeps the serial number");
     }
 }
 
 #[test]
-fn what_memory_keeps_of_a_file_can_be_let_go_of() {
+fn cached_pages_of_a_file_can_be_dropped() {
     const LEN: usize = 1 << 20;
     let world = dir();
     world.put("f", &[7; LEN]);
@@ -325,7 +440,10 @@ fn what_memory_keeps_of_a_file_can_be_let_go_of() {
     assert_eq!(object.read_at(0, &mut back).unwrap(), LEN);
     let is_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type == 0x0102_1994;
     if is_tmpfs || !in_memory() {
-        return forebay_dice::skip("letting go of what memory keeps", "it keeps all, or does not say what");
+        return forebay_testkit::skip(
+            "dropping cached pages",
+            "the file system keeps all pages, or does not report them",
+        );
     }
     object.forget(Span::new(100, LEN as u64 - 100));
     assert!(!in_memory());

@@ -1,16 +1,17 @@
-//! Modelled targets: the device file gives what it was fitted to, and the back end in front of it does what it says.
+//! Modelled targets: the devices reproduce their published figures, and the back end applies them.
 
 use forebay_backend::{Backend, Creation, device};
-use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Gid, Name, Span, Uid};
 use forebay_policy::Tick;
-use forebay_policy::device::Target;
+use forebay_policy::device::ModelledTarget;
+use forebay_testkit::{Rng, seed};
 
-/// MB/s of `writers` streams of their own at one target, as many bytes in all as TRIO's Fig. 1 has megabytes.
+/// MB/s of `writers` sequential streams at one target, with as many bytes in total as TRIO's Fig. 1 has
+/// megabytes.
 fn streams(writers: u64) -> f64 {
     const ALL: u64 = 32_000_000;
     const WRITE: u64 = 1_000_000;
-    let mut target = Target::new(device("ost").unwrap());
+    let mut target = ModelledTarget::new(device("ost").unwrap());
     let mut next: Vec<u64> = vec![0; writers as usize];
     let (mut now, mut at_work) = (Tick(0), std::collections::BTreeMap::new());
     let mut written = 0;
@@ -31,20 +32,21 @@ fn streams(writers: u64) -> f64 {
 }
 
 #[test]
-fn an_ost_is_as_fast_as_in_trios_figure_1() {
+fn modelled_ost_matches_trio_figure_1() {
     for (writers, rate) in [(1, 356.0), (2, 574.0), (32, 401.0)] {
         let found = streams(writers);
         assert!((found / rate - 1.0).abs() < 0.03, "{writers} writers: {found} instead of {rate} MB/s");
     }
 }
 
-/// MB/s of two disks when each gets half of requests of 256 KiB from processes that come in any order.
-fn requests(mut place: impl FnMut(&mut Dice) -> u64) -> f64 {
+/// MB/s of two disks when each gets half of requests of 256 KiB from processes in random order.
+fn requests(mut place: impl FnMut(&mut Rng) -> u64) -> f64 {
     const HALF: u64 = 128 << 10;
     const COUNT: u64 = 128 * 40;
-    let (mut disk, mut dice, mut now) = (Target::new(device("hdd").unwrap()), Dice::new(seed()), Tick(0));
+    let (mut disk, mut rng, mut now) =
+        (ModelledTarget::new(device("hdd").unwrap()), Rng::new(seed()), Tick(0));
     for _ in 0..COUNT {
-        let start = place(&mut dice) * HALF;
+        let start = place(&mut rng) * HALF;
         let work = disk.begin(now, FileId(1), Span::new(start, start + HALF));
         while disk.is_under_way(work) {
             now = disk.next_end().unwrap();
@@ -60,11 +62,11 @@ fn requests(mut place: impl FnMut(&mut Dice) -> u64) -> f64 {
 }
 
 #[test]
-fn a_disk_is_as_fast_as_in_ssdups_figure_2() {
+fn modelled_disk_matches_ssdup_figure_2() {
     let contiguous = |processes: u64| {
         let mut next = vec![0; processes as usize];
-        move |dice: &mut Dice| {
-            let process = dice.below(processes);
+        move |rng: &mut Rng| {
+            let process = rng.below(processes);
             next[process as usize] += 1;
             process * 1_000_000 + next[process as usize]
         }
@@ -72,7 +74,7 @@ fn a_disk_is_as_fast_as_in_ssdups_figure_2() {
     let found = [
         requests(contiguous(32)) / 218.0,
         requests(contiguous(128)) / 150.0,
-        requests(|dice| dice.below(1 << 40)) / 95.0,
+        requests(|rng| rng.below(1 << 40)) / 95.0,
     ];
     assert!(found.iter().all(|ratio| (0.9..=1.1).contains(ratio)), "the model over the paper: {found:?}");
 }
@@ -84,7 +86,7 @@ fn create(backend: &dyn Backend, name: &str) -> Box<dyn forebay_backend::Object>
 }
 
 #[test]
-fn every_so_manieth_write_fails_and_leaves_nothing() {
+fn every_nth_write_fails_without_effect() {
     let dir = tempfile::tempdir().unwrap();
     let name = format!("model:hdd,slower=0.001,faults=3:dir:{}", dir.path().display());
     let backend = forebay_backend::open(&name).unwrap();
@@ -102,7 +104,7 @@ fn every_so_manieth_write_fails_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_no_model_is_said() {
+fn invalid_model_names_are_refused() {
     for (name, says) in [
         ("model:", "model:DEVICE"),
         ("model:ost", "model:DEVICE"),

@@ -1,9 +1,9 @@
-//! A socket with nothing but bytes on it: as fast as payload can travel on this machine.
+//! A raw socket: the upper bound for payload transfer on this machine.
 
 use crate::Outcome;
-use crate::board::{Board, timed};
 use crate::near::Near;
 use crate::plan::{Party, Size, Socket, Work};
+use crate::results::{Results, timed};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -12,31 +12,31 @@ pub(crate) trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// What the far side does.
+/// What the server side does.
 #[derive(Clone, Copy)]
 enum Mode {
-    /// Reads everything, then says so.
+    /// Reads all data, then acknowledges it.
     Take,
-    /// Reads a chunk and says so, again and again.
+    /// Reads and acknowledges chunk by chunk.
     TakeInTurns,
-    /// Sends everything.
+    /// Sends all data.
     Give,
-    /// Sends a chunk whenever asked.
+    /// Sends a chunk per request.
     GiveInTurns,
 }
 
 const MODES: [Mode; 4] = [Mode::Take, Mode::TakeInTurns, Mode::Give, Mode::GiveInTurns];
 
-/// As long as a request of ours would be, about.
+/// About as long as a Forebay request.
 const REQUEST: usize = 64;
-/// What the receiver of a stream reads into.
+/// Buffer size of a stream's receiver.
 const BUFFER: usize = 1 << 20;
 
 /// Measures writes and reads, as a stream and in turns.
-pub(crate) fn run(near: &Near, socket: Socket, size: Size, board: &mut Board) -> Outcome {
+pub(crate) fn run(near: &Near, socket: Socket, size: Size, results: &mut Results) -> Outcome {
     for mode in MODES {
         let mut stream = connect(near, socket)?;
-        let (done, took) = timed(|| ask(&mut *stream, mode, size));
+        let (done, took) = timed(|| send_request(&mut *stream, mode, size));
         done?;
         let (work, party) = match mode {
             Mode::Take => (Work::Write(size.chunk), Party::Stream(socket)),
@@ -44,7 +44,7 @@ pub(crate) fn run(near: &Near, socket: Socket, size: Size, board: &mut Board) ->
             Mode::Give => (Work::Read(size.chunk), Party::Stream(socket)),
             Mode::GiveInTurns => (Work::Read(size.chunk), Party::Turns(socket)),
         };
-        board.moved(work, party, size, took);
+        results.moved(work, party, size, took);
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ fn connect(near: &Near, socket: Socket) -> io::Result<Box<dyn Stream>> {
     }
 }
 
-fn ask(stream: &mut dyn Stream, mode: Mode, size: Size) -> io::Result<()> {
+fn send_request(stream: &mut dyn Stream, mode: Mode, size: Size) -> io::Result<()> {
     let mut head = [0; 17];
     head[0] = MODES.iter().position(|known| *known as u8 == mode as u8).expect("all modes are listed") as u8;
     head[1..9].copy_from_slice(&(size.chunk as u64).to_le_bytes());
@@ -104,10 +104,10 @@ fn drain(stream: &mut dyn Stream, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The far side: answers connections one after the other.
-pub(crate) fn answer<S: Stream>(accept: impl Fn() -> io::Result<S>) {
+/// The server side: serves connections one after the other.
+pub(crate) fn serve_all<S: Stream>(accept: impl Fn() -> io::Result<S>) {
     while let Ok(mut stream) = accept() {
-        // Whoever is at the other end learns it from the connection.
+        // The client sees the error on its connection.
         let _ = serve(&mut stream);
     }
 }

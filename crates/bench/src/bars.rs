@@ -1,9 +1,9 @@
-//! The ratios that are promised, and what a figure is compared with.
+//! The target ratios, and the references of each figure.
 
-use crate::board::{Board, Line};
 use crate::plan::{Crew, Fio, How, KIB, MIB, Party, Socket, Style, Work};
+use crate::results::{Line, Results};
 
-/// A ratio that is promised.
+/// A target ratio.
 pub(crate) struct Bar {
     pub(crate) work: Work,
     pub(crate) party: Party,
@@ -11,8 +11,8 @@ pub(crate) struct Bar {
     pub(crate) least: f64,
 }
 
-/// Other work on the machine slows one party more than another, and most in the medians: only where medians and best
-/// rounds agree is anything known.
+/// Verdict on a target ratio. Other load slows one party more than another, and affects medians most: the
+/// verdict is certain only where medians and best rounds agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -35,7 +35,7 @@ const fn fio(how: How, chunk: usize, crew: Crew) -> Work {
     Work::Fio(Fio { how, chunk, crew })
 }
 
-/// All of them, as the design has them.
+/// All target ratios of the design.
 pub(crate) fn bars() -> Vec<Bar> {
     use Party::{Copy, Disk, Library, Mount, PassThrough, Tmpfs};
     let tcp = |style| Party::Forebay(Socket::Tcp, style);
@@ -60,15 +60,15 @@ pub(crate) fn bars() -> Vec<Bar> {
     rows.map(|(work, party, against, least)| Bar { work, party, against, least }).into()
 }
 
-/// What a line is divided by.
+/// The denominator of a ratio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
     Party(Party),
-    /// The same party at another work.
+    /// The same party at other work.
     Work(Work),
 }
 
-/// What a line is compared with, and the word for it.
+/// The references of a line, with their names.
 pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
     let party = |word, party| (word, Reference::Party(party));
     let socket = match line.party {
@@ -98,9 +98,9 @@ pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
     }
 }
 
-/// A ratio of medians, or of whatever else a line is summed up by.
+/// A ratio of medians, or of another summary of a line.
 pub(crate) fn ratio(
-    board: &Board,
+    results: &Results,
     work: Work,
     party: Party,
     against: Reference,
@@ -110,7 +110,7 @@ pub(crate) fn ratio(
         Reference::Party(other) => (work, other),
         Reference::Work(other) => (other, party),
     };
-    Some(sum(board.line(work, party)?) / sum(board.line(other_work, other_party)?))
+    Some(sum(results.line(work, party)?) / sum(results.line(other_work, other_party)?))
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_met_or_missed_only_where_medians_and_best_rounds_agree() {
+    fn verdict_needs_medians_and_best_rounds_to_agree() {
         for (median, highest, verdict) in [
             (0.6, 0.7, Verdict::Met),
             (0.5, 0.59, Verdict::Missed),

@@ -1,6 +1,6 @@
-//! The other process: servers with their stores, and a peer for bare sockets.
+//! The server process: servers with their stores, and a peer for raw sockets.
 //!
-//! It ends when its standard input does, so also when the process that started it dies, and removes what it made.
+//! It ends when its standard input is closed, so also when its parent dies, and removes its files.
 
 use crate::{Outcome, bare};
 use forebay_model::Bytes;
@@ -15,27 +15,27 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The word on the command line that makes a process the far side.
+/// The command-line argument that starts the server process.
 pub(crate) const WORD: &str = "bench-far";
 
-/// Several times what one round writes.
+/// Several times the data of one round.
 const CAPACITY: Bytes = Bytes::mib(3072);
-/// For each of several servers, with which only names are measured.
+/// For each of several servers, where only names are measured.
 const SMALL: Bytes = Bytes::mib(128);
-/// Where more is written than it holds.
+/// For the benchmark that writes more than the buffer holds.
 pub(crate) const LITTLE: Bytes = Bytes::mib(64);
 
-/// Between two looks whether the memory of all servers is ready.
+/// Poll interval while the memory of the servers is prepared.
 const GLANCE: Duration = Duration::from_millis(5);
-/// How long that may take.
+/// Timeout of that.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the other process serves.
+/// What the process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Far {
-    /// So many servers, in memory.
+    /// The given number of servers, in memory.
     Servers(u16),
-    /// One with little memory, before a directory.
+    /// One server with little memory, and a directory as its back end.
     Little,
 }
 
@@ -56,7 +56,7 @@ impl FromStr for Far {
     }
 }
 
-/// Serves until nobody is interested any more.
+/// Serves until standard input is closed.
 pub fn serve(disk: &Path, far: Far) -> Outcome {
     let dir = tempfile::tempdir_in(disk)?;
     let behind = dir.path().join("behind");
@@ -73,33 +73,33 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
         listen: "127.0.0.1:0".parse()?,
         ..Config::for_store(dir.path().join("store"))
     };
-    let running = Server::start_several(&config, servers)?;
+    let running = Server::start_cluster(&config, servers)?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let unix = UnixListener::bind(dir.path().join("bare"))?;
-    let addresses = running.first().ok_or("a service has a server")?.addresses().clone();
-    let told = [
+    let addresses = running.first().ok_or("the service has no server")?.addresses().clone();
+    let addresses_text = [
         addresses.unix.display().to_string(),
         addresses.tcp.ok_or("the server has no TCP port")?.to_string(),
         addresses.key.display().to_string(),
         tcp.local_addr()?.to_string(),
         dir.path().join("bare").display().to_string(),
     ];
-    std::thread::spawn(move || bare::answer(|| tcp.accept().map(|(stream, _)| stream)));
-    std::thread::spawn(move || bare::answer(|| unix.accept().map(|(stream, _)| stream)));
+    std::thread::spawn(move || bare::serve_all(|| tcp.accept().map(|(stream, _)| stream)));
+    std::thread::spawn(move || bare::serve_all(|| unix.accept().map(|(stream, _)| stream)));
     let warm = wait_until_warm(&running);
     if warm.is_ok() {
         let mut out = stdout();
-        writeln!(out, "{}", told.join("\n"))?;
+        writeln!(out, "{}", addresses_text.join("\n"))?;
         out.flush()?;
-        // An error is an end, too.
+        // A read error also ends it.
         let _ = stdin().read_to_end(&mut Vec::new());
     }
     running.into_iter().try_for_each(Running::shutdown)?;
-    config.several(servers).iter().try_for_each(|config| Store::remove(&config.store))?;
+    config.cluster(servers).iter().try_for_each(|config| Store::remove(&config.store))?;
     warm
 }
 
-/// Otherwise what is measured first would compete with that for the processors.
+/// Otherwise the preparation of memory would compete with the first measurement for CPU time.
 fn wait_until_warm(running: &[Running]) -> Outcome {
     let begin = Instant::now();
     while !running.iter().all(Running::is_warm) {

@@ -1,29 +1,29 @@
-//! Files of the kernel: in memory, and on disk as far as the page cache.
+//! Kernel files: in tmpfs, and on disk in the page cache.
 
 use crate::Outcome;
-use crate::board::{Board, timed};
 use crate::near;
 use crate::plan::{Party, Plan, Size, Work};
+use crate::results::{Results, timed};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Writes a fresh file and reads it back, in memory and on disk.
-pub(crate) fn run(plan: &Plan, size: Size, board: &mut Board) -> Outcome {
-    one(near::memory(), Party::Tmpfs, size, board)?;
-    one(&plan.disk, Party::Disk, size, board)
+/// Writes a new file and reads it back, in memory and on disk.
+pub(crate) fn run(plan: &Plan, size: Size, results: &mut Results) -> Outcome {
+    one(near::memory(), Party::Tmpfs, size, results)?;
+    one(&plan.disk, Party::Disk, size, results)
 }
 
-fn one(dir: &Path, party: Party, size: Size, board: &mut Board) -> Outcome {
-    // It has no name, so it is gone with us.
+fn one(dir: &Path, party: Party, size: Size, results: &mut Results) -> Outcome {
+    // An unnamed file, which is removed with the process.
     let file = tempfile::tempfile_in(dir)?;
     let (done, took) = timed(|| write(&file, size));
     done?;
-    board.moved(Work::Write(size.chunk), party, size, took);
+    results.moved(Work::Write(size.chunk), party, size, took);
     let (done, took) = timed(|| read(&file, size));
     done?;
-    board.moved(Work::Read(size.chunk), party, size, took);
+    results.moved(Work::Read(size.chunk), party, size, took);
     Ok(())
 }
 

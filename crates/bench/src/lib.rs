@@ -1,37 +1,38 @@
-//! Benchmarks: Forebay side by side with what it competes with, in one run on one machine.
+//! Benchmarks: Forebay side by side with its alternatives, in one run on one machine.
 //!
 //! ```text
-//! plan      what is measured, how often, how much
-//! far       the other process: a server, and the bare sockets it is compared with
-//! near      our side of it
-//! bare      a socket with nothing but bytes on it
+//! plan      sections, rounds and sizes
+//! far       the server process: a Forebay server, and the bare sockets for comparison
+//! near      the client side
+//! bare      raw sockets
 //! files     tmpfs and the disk's page cache
-//! through   the client's reads and writes
+//! client_io the client's reads and writes
 //! names     create, stat, unlink
-//! programs  an unmodified program, through the preload library and the mount
+//! programs  unmodified programs, with the preload library and on the mount
 //! steps     small programs of our own: copies in memory, names, small files
-//! places    the process that holds mounts and directories for them
-//! pass      the plainest mount, for comparison
-//! several   create, stat, unlink with 1, 2 and 4 servers in one process
-//! writers   many writers of one file, and of one each
-//! beyond    more than the buffer holds
-//! board     figures gathered, medians
-//! bars      the ratios that are promised
-//! report    what came of it, as words and as JSON
-//! page      the same to look at
+//! places    the process that holds the mounts and directories for programs
+//! pass      a pass-through mount, for comparison
+//! cluster   create, stat, unlink with 1, 2 and 4 servers in one process
+//! writers   many writers of one file, and of one file each
+//! beyond    more data than the buffer holds
+//! results   collected figures, medians
+//! bars      the target ratios
+//! report    the results as text and as JSON
+//! page      the results as HTML
 //! ```
 //!
-//! **Invariant**: every ratio is between figures of the same run, measured in turn, so that whatever else the machine
-//! does disturbs both. No figure is dropped, and nothing is left behind, also when the benchmark is interrupted.
+//! **Invariant**: every ratio is between figures of the same run, measured in turn, so that other load
+//! affects both. No figure is dropped, and all files are removed, also when the benchmark is interrupted.
 //!
-//! **Deliberately absent**: verdicts that fail a build. A benchmark says what it measured; machines differ.
+//! **Deliberately absent**: verdicts that fail a build. A benchmark reports figures; machines differ.
 
 #![forbid(unsafe_code)]
 
 mod bare;
 mod bars;
 mod beyond;
-mod board;
+mod client_io;
+mod cluster;
 mod far;
 mod files;
 mod names;
@@ -42,9 +43,8 @@ mod places;
 mod plan;
 mod programs;
 mod report;
-mod several;
+mod results;
 mod steps;
-mod through;
 mod writers;
 
 pub use far::{Far, serve as serve_far};
@@ -54,58 +54,58 @@ pub use plan::{Plan, SECTIONS, Section};
 pub use report::Report;
 pub use steps::{Step, serve as serve_step};
 
-use crate::board::Board;
 use crate::near::Near;
 use crate::programs::Programs;
+use crate::results::Results;
 
-/// What can go wrong in a benchmark ends it, with words for a person.
+/// Result of a benchmark; an error ends the run, with a message for the user.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Measures everything that is planned, in turn, again and again.
+/// Measures all planned work in turn, round by round.
 ///
-/// The program that calls this is started again with the words `bench-far`, `bench-places` and `bench-step`, and must then
-/// call [`serve_far`], [`serve_places`] or [`serve_step`].
+/// The calling program is started again with the arguments `bench-far`, `bench-places` and `bench-step`, and
+/// must then call [`serve_far`], [`serve_places`] or [`serve_step`].
 pub fn measure(plan: &Plan) -> Outcome<Report> {
     let near = Near::start(plan, Far::Servers(1))?;
     let programs = if plan.has(Section::Programs) { Some(Programs::start(plan, &near)?) } else { None };
-    let services = if plan.has(Section::Servers) { several::start(plan)? } else { Vec::new() };
+    let services = if plan.has(Section::Servers) { cluster::start(plan)? } else { Vec::new() };
     let little = if plan.has(Section::Beyond) { Some(Near::start(plan, Far::Little)?) } else { None };
-    let mut board = Board::default();
+    let mut results = Results::default();
     for round in 0..=plan.rounds {
-        // The first warms up: caches, page tables, regions that were never touched.
+        // The first round warms up caches, page tables and untouched regions.
         match round {
-            0 => (plan.say)("warming up, and checking what is read back"),
-            _ => (plan.say)(&format!("round {round} of {}", plan.rounds)),
+            0 => (plan.progress)("warming up and verifying the data"),
+            _ => (plan.progress)(&format!("round {round} of {}", plan.rounds)),
         }
         if plan.has(Section::Data) {
             for &size in &plan.sizes {
-                data(plan, &near, size, &mut board)?;
+                data(plan, &near, size, &mut results)?;
             }
         }
         if plan.has(Section::Names) {
-            names::run(&near, plan.names, &mut board)?;
+            names::run(&near, plan.names, &mut results)?;
         }
         if plan.has(Section::Writers) {
-            writers::run(&near, plan.shared, &mut board)?;
+            writers::run(&near, plan.shared, &mut results)?;
         }
         if let Some(programs) = &programs {
-            programs.run(plan, round == 0, &mut board)?;
+            programs.run(plan, round == 0, &mut results)?;
         }
-        several::run(&services, plan.names, &mut board)?;
+        cluster::run(&services, plan.names, &mut results)?;
         if let Some(little) = &little {
-            beyond::run(plan, little, &mut board)?;
+            beyond::run(plan, little, &mut results)?;
         }
         if round == 0 {
-            board = Board::default();
+            results = Results::default();
         }
     }
-    Ok(Report::of(plan, &board, near.set_up))
+    Ok(Report::of(plan, &results, near.set_up))
 }
 
-fn data(plan: &Plan, near: &Near, size: plan::Size, board: &mut Board) -> Outcome {
+fn data(plan: &Plan, near: &Near, size: plan::Size, results: &mut Results) -> Outcome {
     for socket in plan::SOCKETS {
-        bare::run(near, socket, size, board)?;
-        through::run(near, socket, size, board)?;
+        bare::run(near, socket, size, results)?;
+        client_io::run(near, socket, size, results)?;
     }
-    files::run(plan, size, board)
+    files::run(plan, size, results)
 }

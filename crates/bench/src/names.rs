@@ -1,32 +1,32 @@
-//! Names: made, asked for, removed.
+//! Names: create, stat, unlink.
 
 use crate::Outcome;
-use crate::board::{Board, timed};
 use crate::near::{self, Near};
 use crate::plan::{Party, SOCKETS, Socket, Style, Work};
+use crate::results::{Results, timed};
 use forebay_client::{Client, OpenOptions, blocking};
 use forebay_model::Result;
 use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-/// Several at once: what is committed together costs little more than one.
+/// Requests in flight: a group commit costs little more than a single one.
 const DEPTH: usize = 4;
 
-/// Makes so many empty files, asks for their attributes, removes them.
-pub(crate) fn run(near: &Near, count: usize, board: &mut Board) -> Outcome {
-    note(board, Party::Tmpfs, count, in_memory(count)?);
+/// Creates, stats and removes the given number of empty files.
+pub(crate) fn run(near: &Near, count: usize, results: &mut Results) -> Outcome {
+    note(results, Party::Tmpfs, count, in_memory(count)?);
     for socket in SOCKETS {
-        note(board, Party::Forebay(socket, Style::Blocking), count, in_thread(near, socket, count)?);
+        note(results, Party::Forebay(socket, Style::Blocking), count, in_thread(near, socket, count)?);
         let took = in_tasks(near, socket, count, DEPTH)?;
-        note(board, Party::Forebay(socket, Style::Async(DEPTH)), count, took);
+        note(results, Party::Forebay(socket, Style::Async(DEPTH)), count, took);
     }
     Ok(())
 }
 
-pub(crate) fn note(board: &mut Board, party: Party, count: usize, took: [Duration; 3]) {
+pub(crate) fn note(results: &mut Results, party: Party, count: usize, took: [Duration; 3]) {
     for (work, took) in [Work::Create, Work::Stat, Work::Unlink].into_iter().zip(took) {
-        board.done(work, party, count, took);
+        results.done(work, party, count, took);
     }
 }
 
@@ -51,11 +51,11 @@ fn in_thread(near: &Near, socket: Socket, count: usize) -> Outcome<[Duration; 3]
     Ok([create, stat, unlink])
 }
 
-/// The same by so many tasks at once.
+/// The same by the given number of concurrent tasks.
 pub(crate) fn in_tasks(near: &Near, socket: Socket, count: usize, depth: usize) -> Outcome<[Duration; 3]> {
     let client = near.runtime.block_on(Client::connect(near.client(socket)?))?;
     let (made, create) = timed(|| each(near, &client, count, depth, make));
-    let (asked, stat) = timed(|| each(near, &client, count, depth, ask));
+    let (asked, stat) = timed(|| each(near, &client, count, depth, stat));
     let (removed, unlink) = timed(|| each(near, &client, count, depth, remove));
     made.and(asked).and(removed)?;
     Ok([create, stat, unlink])
@@ -82,7 +82,7 @@ async fn make(client: Client, paths: Vec<String>) -> Result<()> {
     Ok(())
 }
 
-async fn ask(client: Client, paths: Vec<String>) -> Result<()> {
+async fn stat(client: Client, paths: Vec<String>) -> Result<()> {
     for path in paths {
         client.stat(path).await?;
     }

@@ -1,4 +1,4 @@
-//! Our side: the other process, how it is reached, and where files are compared with it.
+//! The client side: the server process, its addresses, and the directories for comparison.
 
 use crate::Outcome;
 use crate::far::{self, Far};
@@ -11,13 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
-/// A directory in memory that every Linux has.
+/// A tmpfs directory that every Linux has.
 const MEMORY: &str = "/dev/shm";
 
-/// What is written, and must be read.
+/// The value of all written bytes.
 pub(crate) const BYTE: u8 = 7;
 
-/// What all benchmarks share.
+/// State shared by all benchmarks.
 pub(crate) struct Near {
     far: Child,
     unix: PathBuf,
@@ -25,14 +25,15 @@ pub(crate) struct Near {
     key: PathBuf,
     pub(crate) bare_tcp: String,
     pub(crate) bare_unix: PathBuf,
-    /// Carries the async clients.
+    /// Runs the async clients.
     pub(crate) runtime: Runtime,
-    /// How long it took until the server served and its memory was ready: regions are allocated and touched in that time.
+    /// Time until the server was ready with its memory prepared: it allocates and touches its regions in that
+    /// time.
     pub(crate) set_up: Duration,
 }
 
 impl Near {
-    /// Starts the other process.
+    /// Starts the server process.
     pub(crate) fn start(plan: &Plan, what: Far) -> Outcome<Near> {
         let begin = Instant::now();
         let mut far = Command::new(std::env::current_exe()?)
@@ -41,11 +42,11 @@ impl Near {
             .arg(what.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Control-C is for us: the other side ends, in order, when we are gone.
+            // Control-C goes to the parent: this process ends in order when the parent is gone.
             .process_group(0)
             .spawn()?;
-        let mut told = BufReader::new(far.stdout.take().expect("it is piped")).lines();
-        let mut next = || -> Outcome<String> { Ok(told.next().ok_or("the server did not start")??) };
+        let mut output = BufReader::new(far.stdout.take().expect("it is piped")).lines();
+        let mut next = || -> Outcome<String> { Ok(output.next().ok_or("the server did not start")??) };
         Ok(Near {
             unix: next()?.into(),
             tcp: next()?,
@@ -67,7 +68,7 @@ impl Near {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "whoever measures should know, and nobody is there to take an error")]
+#[expect(clippy::print_stderr, reason = "Drop cannot return an error")]
 impl Drop for Near {
     fn drop(&mut self) {
         drop(self.far.stdin.take());
@@ -79,7 +80,7 @@ impl Drop for Near {
     }
 }
 
-/// Where files in memory are made.
+/// The directory for files in memory.
 pub(crate) fn memory() -> &'static Path {
     Path::new(MEMORY)
 }

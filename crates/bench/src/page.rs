@@ -1,4 +1,4 @@
-//! A run to look at: one page without anything to load, bars for every party, the promised ratios on top.
+//! The HTML page of a run: self-contained, bars for every party, the target ratios on top.
 
 use crate::bars::Verdict;
 use crate::report::{Figure, Machine, Report};
@@ -15,7 +15,7 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; font-variant-numeric:
 @media (prefers-color-scheme: dark) { body { background: #14191d; color: #e3e9ed; } .track { background: #232b31; } .span { background: #fff; } small { color: #9fb0bb; } }
 ";
 
-/// The page of a run, beside an earlier one if there is one.
+/// The page of a run, compared with an earlier one if given.
 #[must_use]
 pub fn page(report: &Report, before: Option<&Report>) -> String {
     let mut out = format!(

@@ -1,5 +1,5 @@
-//! The plainest mount there can be: a directory with one file, every request passed on to a file in memory. What it
-//! costs is what FUSE costs.
+//! A minimal pass-through mount: a directory with one file, every request forwarded to a file in memory. Its
+//! cost is the cost of FUSE.
 
 use crate::Outcome;
 use fuser::{
@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 /// The name of the one file.
 pub(crate) const NAME: &str = "data";
 const FILE: INodeNo = INodeNo(2);
-/// As Forebay's mount has it.
+/// As in Forebay's mount.
 const THREADS: usize = 8;
 const LARGEST: u32 = 1 << 20;
 const NOW: Duration = Duration::ZERO;
@@ -61,7 +61,7 @@ impl Pass {
         })
     }
 
-    fn answer(&self, inode: INodeNo, reply: ReplyAttr) {
+    fn reply_attr(&self, inode: INodeNo, reply: ReplyAttr) {
         match self.attr(inode) {
             Ok(attr) => reply.attr(&NOW, &attr),
             Err(error) => reply.error(Errno::from(error)),
@@ -83,7 +83,7 @@ impl Filesystem for Pass {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.answer(inode, reply);
+        self.reply_attr(inode, reply);
     }
 
     fn setattr(
@@ -106,7 +106,7 @@ impl Filesystem for Pass {
     ) {
         match size.map(|size| self.file.set_len(size)) {
             Some(Err(error)) => reply.error(Errno::from(error)),
-            _ => self.answer(inode, reply),
+            _ => self.reply_attr(inode, reply),
         }
     }
 

@@ -1,7 +1,7 @@
-//! A third process: it holds the directories and mounts that unmodified programs work on.
+//! A third process: it holds the directories and mounts that unmodified programs use.
 //!
-//! As the far side it ends when its standard input does, so also when the process that started it dies, and then takes
-//! everything away.
+//! Like the server process it ends when its standard input is closed, so also when its parent dies, and then
+//! removes everything.
 
 use crate::plan::Plan;
 use crate::{Outcome, near, pass};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The word on the command line that makes a process this one.
+/// The command-line argument that starts this process.
 pub(crate) const WORD: &str = "bench-places";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ const MOUNT: &str = "mount";
 const PASSED: &str = "passed";
 const BEHIND: &str = "behind";
 
-/// The places, as our side knows them.
+/// The directories, as the client side knows them.
 pub(crate) struct Places {
     child: Child,
     pub(crate) memory: PathBuf,
@@ -38,32 +38,33 @@ impl Places {
             .arg(service)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Control-C is for us: this one ends, in order, when we are gone.
+            // Control-C goes to the parent: this process ends in order when the parent is gone.
             .process_group(0)
             .spawn()?;
-        let mut told = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let mut next = || -> Outcome<String> { Ok(told.next().ok_or("there is no place for programs")??) };
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut next =
+            || -> Outcome<String> { Ok(output.next().ok_or("the process with the mounts did not start")??) };
         let (memory, disk, trouble) = (next()?.into(), next()?.into(), next()?);
         Ok(Places { child, memory, disk, trouble: (!trouble.is_empty()).then_some(trouble) })
     }
 
-    /// Where Forebay is mounted.
+    /// The mount point of Forebay.
     pub(crate) fn mount(&self) -> PathBuf {
         self.memory.join(MOUNT)
     }
 
-    /// The plainest mount, with one file.
+    /// The pass-through mount, with one file.
     pub(crate) fn passed(&self) -> PathBuf {
         self.memory.join(PASSED)
     }
 
-    /// Empties its file.
+    /// Truncates its file.
     pub(crate) fn empty_passed(&self) -> Outcome {
         Ok(File::options().write(true).open(self.memory.join(BEHIND))?.set_len(0)?)
     }
 }
 
-#[expect(clippy::print_stderr, reason = "whoever measures should know, and nobody is there to take an error")]
+#[expect(clippy::print_stderr, reason = "Drop cannot return an error")]
 impl Drop for Places {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
@@ -74,7 +75,7 @@ impl Drop for Places {
     }
 }
 
-/// Holds everything until nobody is interested any more.
+/// Holds everything until standard input is closed.
 pub fn serve(disk: &Path, service: &str) -> Outcome {
     let (memory, disk) = (tempfile::tempdir_in(near::memory())?, tempfile::tempdir_in(disk)?);
     let mounts = Mounts::start(service, memory.path());
@@ -82,7 +83,7 @@ pub fn serve(disk: &Path, service: &str) -> Outcome {
     let mut out = stdout();
     writeln!(out, "{}\n{}\n{}", memory.path().display(), disk.path().display(), trouble.replace('\n', " "))?;
     out.flush()?;
-    // An error is an end, too.
+    // A read error also ends it.
     let _ = stdin().read_to_end(&mut Vec::new());
     drop(mounts);
     memory.close()?;
@@ -90,7 +91,7 @@ pub fn serve(disk: &Path, service: &str) -> Outcome {
     Ok(())
 }
 
-/// What is mounted; unmounted when dropped.
+/// The mounts; unmounted when dropped.
 struct Mounts {
     served: Child,
     dir: PathBuf,
@@ -128,7 +129,7 @@ impl Drop for Mounts {
         let umount = std::env::current_exe()
             .map(|forebay| Command::new(forebay).arg("umount").arg(&self.dir).status());
         if !matches!(umount, Ok(Ok(status)) if status.success()) {
-            // Its mount may be left then, and our error says so.
+            // Its mount may remain then; the error message reports it.
             let _ = self.served.kill();
         }
         let _ = self.served.wait();

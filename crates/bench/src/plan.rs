@@ -1,4 +1,4 @@
-//! What is measured, how often, how much.
+//! The plan of a benchmark: sections, rounds and sizes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ pub enum Section {
     Programs,
     /// Several servers in one process.
     Servers,
-    /// More than the buffer holds.
+    /// More data than the buffer holds.
     Beyond,
 }
 
-/// All sections, with the words for them.
+/// All sections, with their names.
 pub const SECTIONS: [(&str, Section); 6] = [
     ("data", Section::Data),
     ("names", Section::Names),
@@ -38,31 +38,31 @@ impl FromStr for Section {
         let found = SECTIONS.iter().find(|(word, _)| *word == text);
         found.map(|&(_, section)| section).ok_or_else(|| {
             let words: Vec<&str> = SECTIONS.iter().map(|&(word, _)| word).collect();
-            format!("there is no section {text:?}: choose from {}", words.join(", "))
+            format!("unknown section {text:?}: choose from {}", words.join(", "))
         })
     }
 }
 
-/// How much of everything.
+/// The plan of a run.
 pub struct Plan {
     sections: Vec<Section>,
-    /// Is told how far the run is, and what is left out.
-    pub(crate) say: fn(&str),
+    /// Called with progress messages and with skipped parts.
+    pub(crate) progress: fn(&str),
     /// A directory on the disk that Forebay is compared with.
     pub(crate) disk: PathBuf,
-    /// Rounds that count; one more comes before them.
+    /// Rounds that count, after one warm-up round.
     pub(crate) rounds: usize,
     pub(crate) sizes: Vec<Size>,
-    /// Names that are made, asked for and removed.
+    /// Number of names that are created, looked up and removed.
     pub(crate) names: usize,
-    /// What all writers of one file write together.
+    /// Total data of all writers of one file.
     pub(crate) shared: Size,
-    /// What programs write at a time with large requests, and with small ones.
+    /// Data that programs write with large requests, and with small ones.
     pub(crate) large: usize,
     pub(crate) small: usize,
 }
 
-/// So many requests of so many bytes.
+/// A number of requests of a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Size {
     pub(crate) chunk: usize,
@@ -83,14 +83,14 @@ pub(crate) const KIB: usize = 1 << 10;
 pub(crate) const MIB: usize = 1 << 20;
 
 impl Plan {
-    /// All sections unless some are named; files on disk are made in `disk`.
+    /// All sections unless some are named; files on disk are created in `disk`.
     #[must_use]
-    pub fn new(quick: bool, sections: Vec<Section>, disk: PathBuf, say: fn(&str)) -> Plan {
+    pub fn new(quick: bool, sections: Vec<Section>, disk: PathBuf, progress: fn(&str)) -> Plan {
         let (rounds, large, small, names) =
             if quick { (3, 128 * MIB, 16 * MIB, 500) } else { (5, 256 * MIB, 32 * MIB, 2000) };
         Plan {
             sections,
-            say,
+            progress,
             disk,
             rounds,
             sizes: vec![Size::of(MIB, large), Size::of(4 * KIB, small)],
@@ -105,13 +105,13 @@ impl Plan {
         self.sections.is_empty() || self.sections.contains(&section)
     }
 
-    /// What programs write in requests of a size.
+    /// The data that programs write in requests of a size.
     pub(crate) fn amount(&self, chunk: usize) -> Size {
         Size::of(chunk, if chunk >= 64 * KIB { self.large } else { self.small })
     }
 }
 
-/// Which kind of socket.
+/// The kind of socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Socket {
     Tcp,
@@ -123,41 +123,41 @@ pub(crate) const SOCKETS: [Socket; 2] = [Socket::Tcp, Socket::Unix];
 /// How the client is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Style {
-    /// One request after the other, in a thread that waits.
+    /// One request after the other, in a blocking thread.
     Blocking,
-    /// So many requests under way.
+    /// The given number of requests in flight.
     Async(usize),
 }
 
 pub(crate) const STYLES: [Style; 3] = [Style::Blocking, Style::Async(1), Style::Async(4)];
-/// How many small requests are under way where it is about their number.
+/// Requests in flight where the rate of small requests is measured.
 pub(crate) const MANY: Style = Style::Async(32);
 
-/// Who does the work.
+/// The measured system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Party {
     Forebay(Socket, Style),
-    /// So many servers in one process, and many requests under way.
+    /// The given number of servers in one process, with many requests in flight.
     Servers(u16),
-    /// A bare socket that never waits for the other side.
+    /// A raw socket that never waits for the peer.
     Stream(Socket),
-    /// A bare socket that waits for the other side after every chunk.
+    /// A raw socket that waits for the peer after every chunk.
     Turns(Socket),
-    /// A fresh file in memory.
+    /// A new file in memory.
     Tmpfs,
-    /// An unmodified program with the preload library in it.
+    /// An unmodified program with the preload library.
     Library,
     /// An unmodified program on the mount.
     Mount,
-    /// The plainest mount there can be, of a file in memory.
+    /// A minimal pass-through mount of a file in memory.
     PassThrough,
-    /// A fresh file on the disk's file system, which keeps it in the page cache.
+    /// A new file on the disk's file system, which stays in the page cache.
     Disk,
-    /// Bytes copied into memory that was touched before, by nobody's leave.
+    /// Bytes copied into touched memory, without system calls.
     Copy,
 }
 
-/// What is done.
+/// The measured work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     Write(usize),
@@ -170,19 +170,19 @@ pub(crate) enum Work {
     ProgramCreate,
     ProgramStat,
     ProgramUnlink,
-    /// An unmodified program makes a file, writes so many bytes and closes it.
+    /// An unmodified program creates a file, writes the given bytes and closes it.
     Small(usize),
-    /// So many writers of one file, each in its own part.
+    /// The given number of writers of one file, each in its own part.
     OneFile(usize),
-    /// So many writers of one file each.
+    /// The given number of writers of one file each.
     FileEach(usize),
     /// Writes more than the buffer holds.
     Beyond,
-    /// The same, until all of it is on the storage behind.
+    /// The same, until all of it is on the back end.
     Drained,
 }
 
-/// What fio is told to do.
+/// Parameters of fio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fio {
     pub(crate) how: How,
@@ -190,20 +190,20 @@ pub(crate) struct Fio {
     pub(crate) crew: Crew,
 }
 
-/// How fio goes through a file.
+/// fio's access pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum How {
-    /// A fresh file, from its start to its end.
+    /// A new file, sequentially.
     Write,
-    /// A file that is there, from its start to its end.
+    /// An existing file, sequentially.
     Overwrite,
     Read,
-    /// A file that is there, every part of it once, in any order.
+    /// An existing file, every block once, in random order.
     RandomWrite,
     RandomRead,
 }
 
-/// Who goes through which files.
+/// Processes and their files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Crew {
     One,

@@ -1,23 +1,23 @@
-//! Unmodified programs: fio, and small ones of our own. They run within the preload library, on the mount, and on what
-//! both are compared with. The figures are fio's own, so that starting it costs nobody anything.
+//! Unmodified programs: fio, and small ones of our own. They run with the preload library, on the mount, and
+//! on the file systems for comparison. The figures are fio's own, so they exclude its start.
 
 use crate::Outcome;
-use crate::board::Board;
 use crate::near::Near;
 use crate::places::Places;
 use crate::plan::{Crew, Fio, How, KIB, MIB, Party, Plan, Size, Socket, Work};
+use crate::results::Results;
 use crate::steps;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Who fio works with: Forebay's ways first, then the others, in turn.
+/// The parties of fio: Forebay's first, then the others, in turn.
 const ALL: &[Party] = &[Party::Library, Party::Mount, Party::Tmpfs, Party::Disk, Party::PassThrough];
-/// Those that are near memory.
+/// The parties with memory speed.
 const CLOSE: &[Party] = &[Party::Library, Party::Tmpfs, Party::Disk];
 
-/// What fio does with one file, or two, one thing after the other.
+/// A sequence of fio runs on one file, or on two.
 struct Case {
     chunk: usize,
     crew: Crew,
@@ -40,46 +40,46 @@ const CASES: [Case; 7] = [
     Case { chunk: MIB, crew: Crew::OneFile, hows: &[How::Write, How::Read], parties: CLOSE },
 ];
 
-/// Everything that programs are let loose on.
+/// State of the program benchmarks.
 pub(crate) struct Programs {
-    /// Whether fio is there.
+    /// Whether fio is installed.
     fio: bool,
     service: String,
     places: Places,
 }
 
 impl Programs {
-    /// What is missing is said, and left out.
+    /// Skips and reports missing tools.
     pub(crate) fn start(plan: &Plan, near: &Near) -> Outcome<Programs> {
         let fio = Command::new("fio").arg("--version").stdout(Stdio::null()).status().is_ok();
         if !fio {
-            (plan.say)("left out: fio, which is not installed");
+            (plan.progress)("skipped: fio is not installed");
         }
-        let service = near.client(Socket::Unix)?.address.to_string();
+        let service = near.client(Socket::Unix)?.addresses.to_string();
         let places = Places::start(plan, &service)?;
         if let Some(trouble) = &places.trouble {
-            (plan.say)(&format!("left out: mounts ({trouble})"));
+            (plan.progress)(&format!("skipped: mounts ({trouble})"));
         }
         Ok(Programs { fio, service, places })
     }
 
-    /// Lets them work, with everybody in turn; if `check`, fio also verifies what it has written.
-    pub(crate) fn run(&self, plan: &Plan, check: bool, board: &mut Board) -> Outcome {
+    /// Runs all programs with all parties in turn; with `check`, fio also verifies its data.
+    pub(crate) fn run(&self, plan: &Plan, check: bool, results: &mut Results) -> Outcome {
         if self.fio {
             for case in &CASES {
-                self.case(case, plan.amount(case.chunk), check, board)?;
+                self.case(case, plan.amount(case.chunk), check, results)?;
             }
         }
-        steps::copies(plan.amount(MIB), board)?;
+        steps::copies(plan.amount(MIB), results)?;
         for &party in CLOSE.iter().chain(&[Party::Mount]) {
             if let Some(dir) = self.dir(party) {
-                steps::names(|| self.within(party), &dir, party, plan.names, board)?;
+                steps::names(|| self.within(party), &dir, party, plan.names, results)?;
             }
         }
         Ok(())
     }
 
-    fn case(&self, case: &Case, size: Size, check: bool, board: &mut Board) -> Outcome {
+    fn case(&self, case: &Case, size: Size, check: bool, results: &mut Results) -> Outcome {
         for &party in case.parties {
             let Some(dir) = self.dir(party) else { continue };
             self.clear(party, &dir)?;
@@ -87,14 +87,14 @@ impl Programs {
                 let fio = Fio { how, chunk: case.chunk, crew: case.crew };
                 let rate = self.fio(party, &dir, fio, size, check)?;
                 let took = Duration::from_secs_f64(size.bytes() as f64 / rate);
-                board.moved(Work::Fio(fio), party, size, took);
+                results.moved(Work::Fio(fio), party, size, took);
             }
             self.clear(party, &dir)?;
         }
         Ok(())
     }
 
-    /// Where a party's files are; `None` if it is not there.
+    /// A party's directory; `None` if the party is not available.
     fn dir(&self, party: Party) -> Option<PathBuf> {
         let mounted = self.places.trouble.is_none();
         match party {
@@ -107,7 +107,7 @@ impl Programs {
         }
     }
 
-    /// Takes fio's files away.
+    /// Removes fio's files.
     fn clear(&self, party: Party, dir: &Path) -> Outcome {
         if party == Party::PassThrough {
             return self.places.empty_passed();
@@ -117,7 +117,7 @@ impl Programs {
         if removed.success() { Ok(()) } else { Err(format!("rm, {party}: {removed}").into()) }
     }
 
-    /// A command that runs what follows as the party would.
+    /// A command that runs its arguments as the party would.
     fn within(&self, party: Party) -> Command {
         match (party, std::env::current_exe()) {
             (Party::Library, Ok(forebay)) => {
@@ -129,12 +129,12 @@ impl Programs {
         }
     }
 
-    /// Bytes a second, as fio has measured it.
+    /// Bytes per second, as measured by fio.
     fn fio(&self, party: Party, dir: &Path, fio: Fio, size: Size, check: bool) -> Outcome<f64> {
         let mut command = self.within(party);
         command.args(["fio", "--name=bench", "--ioengine=psync", "--fallocate=none", "--invalidate=0"]);
         command.args(["--output-format=json", "--create_on_open=1", "--group_reporting"]);
-        let (rw, said) = match fio.how {
+        let (rw, direction) = match fio.how {
             How::Write | How::Overwrite => ("write", "write"),
             How::Read => ("read", "read"),
             How::RandomWrite => ("randwrite", "write"),
@@ -152,17 +152,17 @@ impl Programs {
                 .arg(format!("--filename={}", dir.join(file).display()))
                 .arg(format!("--offset_increment={}", size.bytes() / processes)),
         };
-        if check && said == "write" {
+        if check && direction == "write" {
             command.args(["--verify=crc32c", "--do_verify=1"]);
         }
         let output = command.current_dir(&self.places.disk).output()?;
         if !output.status.success() {
             return Err(format!("{fio}, {party}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
-        // Warnings come before it, also on standard output.
+        // Warnings may precede the JSON, also on standard output.
         let start = output.stdout.iter().position(|byte| *byte == b'{').unwrap_or(0);
-        let told: Value = serde_json::from_slice(&output.stdout[start..])?;
-        let rate = told["jobs"][0][said]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0);
-        rate.ok_or_else(|| format!("{fio}, {party}: it measured nothing").into())
+        let report: Value = serde_json::from_slice(&output.stdout[start..])?;
+        let rate = report["jobs"][0][direction]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0);
+        rate.ok_or_else(|| format!("{fio}, {party}: fio reported no bandwidth").into())
     }
 }

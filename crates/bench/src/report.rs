@@ -1,8 +1,8 @@
-//! What came of a run, as words and as JSON, beside what came of the one before.
+//! The results of a run as text and as JSON, compared with an earlier run.
 
 use crate::bars::{Reference, Verdict, bars, ratio, references};
-use crate::board::{Board, Line};
 use crate::plan::Plan;
+use crate::results::{Line, Results};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,22 +15,22 @@ pub struct Report {
     pub(crate) when: u64,
     pub(crate) machine: Machine,
     pub(crate) rounds: usize,
-    /// Until the server served, with all its regions allocated and touched.
+    /// Time until the server was ready, with all regions allocated and touched.
     pub(crate) set_up_seconds: f64,
     pub(crate) figures: Vec<Figure>,
     pub(crate) bars: Vec<Judged>,
 }
 
-/// Where it was measured.
+/// The machine of a run.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// Of the last minute, when the run ended: what is above one is somebody else's work.
+    /// Load of the last minute at the end of the run: the part above one is other work.
     pub(crate) load: String,
 }
 
-/// What one party did at one work.
+/// The figures of one party at one work.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) work: String,
@@ -39,11 +39,11 @@ pub(crate) struct Figure {
     pub(crate) median: f64,
     pub(crate) lowest: f64,
     pub(crate) highest: f64,
-    /// Of its median to others'.
+    /// Ratios of its median to others.
     pub(crate) ratios: BTreeMap<String, f64>,
 }
 
-/// A promised ratio beside the one that was found.
+/// A target ratio beside the measured one.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Judged {
     pub(crate) work: String,
@@ -56,7 +56,7 @@ pub(crate) struct Judged {
 }
 
 impl Report {
-    pub(crate) fn of(plan: &Plan, board: &Board, set_up: Duration) -> Report {
+    pub(crate) fn of(plan: &Plan, results: &Results, set_up: Duration) -> Report {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Report {
             when: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -67,17 +67,17 @@ impl Report {
             },
             rounds: plan.rounds,
             set_up_seconds: set_up.as_secs_f64(),
-            figures: board
+            figures: results
                 .works()
                 .into_iter()
-                .flat_map(|work| board.lines(work))
-                .map(|line| figure(board, line))
+                .flat_map(|work| results.lines(work))
+                .map(|line| figure(results, line))
                 .collect(),
-            bars: judged(board),
+            bars: judged(results),
         }
     }
 
-    /// Ratios that moved by more than a tenth since an earlier run: work, party, against whom, before, now.
+    /// Ratios that changed by more than a tenth since an earlier run: work, party, reference, before, now.
     pub(crate) fn moved(&self, before: &Report) -> Vec<(&Figure, &str, f64, f64)> {
         let mut moved = Vec::new();
         for figure in &self.figures {
@@ -95,7 +95,7 @@ impl Report {
         moved
     }
 
-    /// The same in words, beside an earlier run if there is one.
+    /// The report as text, compared with an earlier run if given.
     #[must_use]
     pub fn text(&self, before: Option<&Report>) -> String {
         let mut text = self.to_string();
@@ -111,15 +111,15 @@ impl Report {
         text
     }
 
-    /// Its figures, work by work.
+    /// The figures, grouped by work.
     pub(crate) fn works(&self) -> Vec<&[Figure]> {
         self.figures.chunk_by(|one, other| one.work == other.work).collect()
     }
 }
 
-fn figure(board: &Board, line: &Line) -> Figure {
+fn figure(results: &Results, line: &Line) -> Figure {
     let against = |(word, reference): (&str, Reference)| {
-        Some((word.to_owned(), ratio(board, line.work, line.party, reference, Line::median)?))
+        Some((word.to_owned(), ratio(results, line.work, line.party, reference, Line::median)?))
     };
     Figure {
         work: line.work.to_string(),
@@ -132,10 +132,10 @@ fn figure(board: &Board, line: &Line) -> Figure {
     }
 }
 
-/// The bars whose parties were measured, with their ratios of medians and of the best rounds.
-fn judged(board: &Board) -> Vec<Judged> {
+/// The target ratios whose parties were measured, with their ratios of medians and of the best rounds.
+fn judged(results: &Results) -> Vec<Judged> {
     let judge = |bar: crate::bars::Bar| {
-        let of = |sum| ratio(board, bar.work, bar.party, Reference::Party(bar.against), sum);
+        let of = |sum| ratio(results, bar.work, bar.party, Reference::Party(bar.against), sum);
         let (median, highest) = (of(Line::median)?, of(Line::highest)?);
         Some(Judged {
             work: bar.work.to_string(),
@@ -199,18 +199,18 @@ mod tests {
     use crate::plan::{MIB, Party, Size, Socket, Style, Work};
 
     fn report(tcp: u64) -> Report {
-        let mut board = Board::default();
+        let mut results = Results::default();
         let size = Size::of(MIB, 8 * MIB);
         for (party, millis) in
             [(Party::Stream(Socket::Tcp), 10), (Party::Forebay(Socket::Tcp, Style::Blocking), tcp)]
         {
-            board.moved(Work::Write(MIB), party, size, Duration::from_millis(millis));
+            results.moved(Work::Write(MIB), party, size, Duration::from_millis(millis));
         }
-        Report::of(&Plan::new(true, Vec::new(), "/".into(), |_| {}), &board, Duration::from_secs(1))
+        Report::of(&Plan::new(true, Vec::new(), "/".into(), |_| {}), &results, Duration::from_secs(1))
     }
 
     #[test]
-    fn a_report_is_read_again_and_tells_what_moved() {
+    fn report_round_trips_and_lists_changed_ratios() {
         let (before, now) = (report(10), report(20));
         let kept: Report =
             serde_json::from_str(&serde_json::to_string(&before).expect("JSON")).expect("a report");

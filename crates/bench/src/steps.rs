@@ -1,12 +1,12 @@
-//! Small programs of our own, each a process: they copy in memory, make names, make small files.
+//! Small programs of our own, each a process: they copy in memory, create names, create small files.
 //!
-//! They know nothing of Forebay: run within the preload library or on a mount, they are unmodified programs. What is
-//! timed is what they do between two words: they say that they are ready, wait for a line, and answer how long it took.
+//! They know nothing of Forebay: with the preload library or on a mount, they are unmodified programs. They
+//! report that they are ready, wait for a line, and print the duration of the work that follows.
 
 use crate::Outcome;
-use crate::board::{Board, timed};
 use crate::near;
 use crate::plan::{Crew, Fio, How, Party, Size, Work};
+use crate::results::{Results, timed};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
@@ -14,23 +14,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What such a program does.
+/// The work of such a program.
 pub enum Step {
-    /// Copies chunks one after the other into memory that was touched before.
+    /// Copies chunks one after the other into touched memory.
     Copy {
         /// Bytes of a chunk.
         chunk: usize,
         /// How many.
         count: usize,
     },
-    /// Makes empty files in a fresh directory, asks for their attributes, removes them.
+    /// Creates empty files in a new directory, stats and removes them.
     Names {
         /// The directory.
         dir: PathBuf,
         /// How many.
         count: usize,
     },
-    /// Makes files in a fresh directory, writes each and closes it; afterwards reads and removes them, untimed.
+    /// Creates files in a new directory, writes each and closes it; then reads and removes them, untimed.
     Small {
         /// The directory.
         dir: PathBuf,
@@ -41,7 +41,7 @@ pub enum Step {
     },
 }
 
-/// The words that make a process such a program.
+/// The command-line argument that starts such a program.
 pub(crate) const WORD: &str = "bench-step";
 
 impl Step {
@@ -57,26 +57,26 @@ impl Step {
         }
     }
 
-    /// Starts it as a process, within another command (`env` is one that does nothing).
+    /// Starts it as a process, as arguments of another command (`env` has no effect).
     fn start(&self, mut within: Command) -> Outcome<Started> {
         within.arg(std::env::current_exe()?).arg(WORD).args(self.words());
         let mut child = within.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut told = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
-        told.read_line(&mut line)?;
+        output.read_line(&mut line)?;
         if line.trim() != READY {
             return Err(format!("{WORD} {} did not start", self.words().join(" ")).into());
         }
-        Ok(Started { child, told })
+        Ok(Started { child, output })
     }
 }
 
 const READY: &str = "ready";
 
-/// A program that waits for its word.
+/// A started program that waits for its line.
 struct Started {
     child: Child,
-    told: BufReader<std::process::ChildStdout>,
+    output: BufReader<std::process::ChildStdout>,
 }
 
 impl Started {
@@ -84,20 +84,20 @@ impl Started {
         Ok(self.child.stdin.as_mut().ok_or("its input is closed")?.write_all(b"go\n")?)
     }
 
-    /// How long each of its parts took.
+    /// The duration of each of its parts.
     fn took(mut self) -> Outcome<Vec<Duration>> {
-        let mut said = String::new();
-        self.told.read_to_string(&mut said)?;
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
         let status = self.child.wait()?;
         if !status.success() {
             return Err(format!("{WORD} ended with {status}").into());
         }
-        said.split_whitespace().map(|word| Ok(Duration::from_nanos(word.parse()?))).collect()
+        text.split_whitespace().map(|word| Ok(Duration::from_nanos(word.parse()?))).collect()
     }
 }
 
 /// Copies in memory by one process and by two, as a reference for fio's writes.
-pub(crate) fn copies(size: Size, board: &mut Board) -> Outcome {
+pub(crate) fn copies(size: Size, results: &mut Results) -> Outcome {
     for crew in [Crew::One, Crew::FileEach] {
         let step = Step::Copy { chunk: size.chunk, count: size.count / crew.processes() };
         let start = || step.start(Command::new("env"));
@@ -106,7 +106,7 @@ pub(crate) fn copies(size: Size, board: &mut Board) -> Outcome {
         let took = crowd.into_iter().map(Started::took).collect::<Outcome<Vec<_>>>()?;
         let longest = took.into_iter().flatten().max().ok_or("the copies took no time")?;
         let work = Work::Fio(Fio { how: How::Write, chunk: size.chunk, crew });
-        board.moved(work, Party::Copy, size, longest);
+        results.moved(work, Party::Copy, size, longest);
     }
     Ok(())
 }
@@ -114,13 +114,13 @@ pub(crate) fn copies(size: Size, board: &mut Board) -> Outcome {
 /// Bytes of a small file.
 const SMALL: usize = 4 << 10;
 
-/// Names and small files by a program, within another command.
+/// Names and small files by a program, run by another command.
 pub(crate) fn names(
     within: impl Fn() -> Command,
     dir: &Path,
     party: Party,
     count: usize,
-    board: &mut Board,
+    results: &mut Results,
 ) -> Outcome {
     let run = |step: Step| {
         let mut started = step.start(within())?;
@@ -129,10 +129,10 @@ pub(crate) fn names(
     };
     let took = run(Step::Names { dir: dir.join("names"), count })?;
     for (work, took) in [Work::ProgramCreate, Work::ProgramStat, Work::ProgramUnlink].into_iter().zip(took) {
-        board.done(work, party, count, took);
+        results.done(work, party, count, took);
     }
     let took = run(Step::Small { dir: dir.join("small"), count, bytes: SMALL })?;
-    took.into_iter().for_each(|took| board.done(Work::Small(SMALL), party, count, took));
+    took.into_iter().for_each(|took| results.done(Work::Small(SMALL), party, count, took));
     Ok(())
 }
 
@@ -147,7 +147,7 @@ pub fn serve(step: &Step) -> Outcome {
     Ok(writeln!(stdout(), "{}", words.join(" "))?)
 }
 
-/// Says that all is prepared, and waits for the word.
+/// Reports that the preparation is done, and waits for a line.
 fn wait() -> Outcome {
     let mut out = stdout();
     writeln!(out, "{READY}")?;
@@ -189,7 +189,7 @@ fn make_files(dir: &Path, count: usize, bytes: usize) -> Outcome<Vec<Duration>> 
     made?;
     for path in &paths {
         if std::fs::read(path)? != content {
-            return Err(format!("{} has other bytes than were written", path.display()).into());
+            return Err(format!("read-back mismatch in {}", path.display()).into());
         }
         std::fs::remove_file(path)?;
     }

@@ -1,27 +1,34 @@
 //! Many writers: of one file, each in its own part, and of one file each.
 
 use crate::Outcome;
-use crate::board::{Board, timed};
 use crate::near::Near;
 use crate::plan::{Party, SOCKETS, Size, Socket, Style, Work};
+use crate::results::{Results, timed};
 use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
 use forebay_model::Result;
 
 const WRITERS: [usize; 3] = [1, 2, 4];
 
-/// Writes as much in all with every number of writers. Each has a client of its own, as a process would.
-pub(crate) fn run(near: &Near, size: Size, board: &mut Board) -> Outcome {
+/// Writes the same total with every number of writers. Each has its own client, like a process.
+pub(crate) fn run(near: &Near, size: Size, results: &mut Results) -> Outcome {
     for socket in SOCKETS {
         for writers in WRITERS {
-            one(near, socket, Work::OneFile(writers), writers, size, board)?;
-            one(near, socket, Work::FileEach(writers), writers, size, board)?;
+            one(near, socket, Work::OneFile(writers), writers, size, results)?;
+            one(near, socket, Work::FileEach(writers), writers, size, results)?;
         }
     }
     Ok(())
 }
 
-fn one(near: &Near, socket: Socket, work: Work, writers: usize, size: Size, board: &mut Board) -> Outcome {
+fn one(
+    near: &Near,
+    socket: Socket,
+    work: Work,
+    writers: usize,
+    size: Size,
+    results: &mut Results,
+) -> Outcome {
     let part = Size { count: size.count / writers, ..size };
     let name = |writer: usize| match work {
         Work::OneFile(_) => "/shared".to_owned(),
@@ -44,11 +51,11 @@ fn one(near: &Near, socket: Socket, work: Work, writers: usize, size: Size, boar
                 .enumerate()
                 .map(|(writer, (_, file))| scope.spawn(move || write(file, start(writer), part)))
                 .collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("writers do not panic"))
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a writer panicked"))
         })
     });
     done?;
-    board.moved(work, Party::Forebay(socket, Style::Blocking), size, took);
+    results.moved(work, Party::Forebay(socket, Style::Blocking), size, took);
     for (writer, (client, file)) in all.into_iter().enumerate() {
         if writer == 0 || name(writer) != name(0) {
             client.unlink(name(writer))?;

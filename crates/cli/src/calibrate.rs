@@ -1,4 +1,4 @@
-//! `calibrate`: how many writers the targets of a back end like best, measured by writing to them.
+//! `calibrate`: measures the best number of writers for each storage target by writing to it.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -11,11 +11,11 @@ use std::fmt;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Bytes in one write.
+/// Size of one write.
 const WRITE: usize = 1 << 20;
-/// Most writers at one target.
+/// Maximum number of writers at one target.
 const MOST: u32 = 256;
-/// Fewer writers that bring nearly as much are better.
+/// Fewer writers are preferred if they reach this share of the best rate.
 const NEARLY: f64 = 0.985;
 
 #[derive(Args)]
@@ -23,10 +23,10 @@ pub(crate) struct Calibrate {
     /// The back end, as dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND
     #[arg(value_name = "BACKEND")]
     backend: String,
-    /// Try up to so many writers at once
+    /// Try up to N concurrent writers
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
     writers: u32,
-    /// Write so much in each measurement, all writers together
+    /// Bytes to write in each measurement, by all writers together
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     size: Bytes,
     /// Print as JSON
@@ -43,7 +43,7 @@ struct Rate {
 #[derive(Serialize)]
 struct Target {
     name: String,
-    /// What `alpha` should be.
+    /// The recommended value of `alpha`.
     alpha: u32,
     rates: Vec<Rate>,
 }
@@ -94,7 +94,7 @@ impl Calibrate {
     }
 }
 
-/// Files that go away again.
+/// Temporary files of a measurement.
 struct Files<'a> {
     backend: &'a dyn Backend,
     dir: &'a Name,
@@ -102,7 +102,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// A new file that lies on one target alone.
+    /// Creates a file that lies on one target only.
     fn on(&mut self, target: u32) -> Result<Box<dyn Object>> {
         let creation = Creation { owner: me(), mode: 0o600, stripes: Some((1, WRITE as u64)) };
         let name = Name::new(self.made.len().to_string())?;
@@ -114,7 +114,7 @@ impl Files<'_> {
         if lies == [target] {
             return Ok(object);
         }
-        let text = format!("{} lays a file for target {target} on {lies:?}", self.backend.name());
+        let text = format!("{} placed a file for target {target} on {lies:?}", self.backend.name());
         Err(Error::new(ErrorKind::Io, text))
     }
 
@@ -123,7 +123,7 @@ impl Files<'_> {
     }
 }
 
-/// Bytes a second of writers that begin at once, each with a file of its own, until the last has synced.
+/// Bytes per second of writers that start together, each with its own file, until the last one has synced.
 fn together(objects: Vec<Box<dyn Object>>, each: u64) -> Result<f64> {
     let bytes = vec![0x5a; WRITE];
     let (bytes, all) = (&bytes, objects.len() as u64 * each);

@@ -1,4 +1,4 @@
-//! Completions for shells.
+//! Shell completions.
 
 use crate::failure::Outcome;
 use crate::{Cli, output};

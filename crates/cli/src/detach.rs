@@ -1,4 +1,4 @@
-//! A server in the background: a process and session of its own, with a log beside its store.
+//! A server in the background: its own process and session, with a log beside its store.
 
 use crate::failure::{Failure, Outcome};
 use crate::view::Started;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A log that has grown beyond this is put aside at the next start.
+/// A log larger than this is rotated at the next start.
 const LONG_LOG: u64 = 16 << 20;
 
 /// Starts a server and waits until it serves.
@@ -20,7 +20,7 @@ pub(crate) fn start(config: &Config, servers: Option<u16>, settings: Option<&Pat
     let mut child = spawn(config, servers, settings, log)?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // A process that ends instead says nothing here, and why in its log.
+        // A process that fails prints nothing to standard output; its log has the reason.
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
     match serde_json::from_str::<Started>(&line) {
@@ -29,7 +29,7 @@ pub(crate) fn start(config: &Config, servers: Option<u16>, settings: Option<&Pat
     }
 }
 
-/// Opens a log for adding to it.
+/// Opens a log for appending.
 pub(crate) fn open_log(path: &Path) -> Outcome<File> {
     let failed = |error| Failure::local("open", path, &error);
     if let Some(dir) = path.parent() {
@@ -48,7 +48,9 @@ fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: Fi
     let mut command = Command::new(&program);
     command.arg("up").arg("--background").arg("--store").arg(&config.store);
     command.arg("--socket").arg(config.socket_path()).arg("--key").arg(config.key_path());
-    command.arg("--capacity").arg(config.capacity.0.to_string());
+    // The new process divides the capacity between its servers again.
+    let capacity = config.capacity.0 * u64::from(servers.unwrap_or(1));
+    command.arg("--capacity").arg(capacity.to_string());
     command.arg(if config.medium == Medium::Disk { "--disk" } else { "--memory" });
     if let Some(backend) = &config.backend {
         command.arg("--backend").arg(backend);
@@ -75,15 +77,15 @@ fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: Fi
     command.spawn().map_err(|error| Failure::local("start", &program, &error))
 }
 
-/// Why a process ended that should have gone on.
+/// The reason why a background process ended, from its log.
 pub(crate) fn died(child: &mut Child, log: &Path, begin: u64) -> Failure {
     let end = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-    let why = last_words(log, begin).unwrap_or_else(|| format!("the process ended ({end})"));
+    let why = last_error(log, begin).unwrap_or_else(|| format!("the process ended ({end})"));
     Failure::Failed(format!("{why} (its log is {})", log.display()))
 }
 
-/// The last complaint in the log since it was this long.
-fn last_words(log: &Path, begin: u64) -> Option<String> {
+/// The last error in the log beyond offset `begin`.
+fn last_error(log: &Path, begin: u64) -> Option<String> {
     let mut file = File::open(log).ok()?;
     file.seek(SeekFrom::Start(begin)).ok()?;
     let mut text = String::new();

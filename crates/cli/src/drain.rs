@@ -1,4 +1,4 @@
-//! `drain`: what leaves for the back end.
+//! `drain`: copies written data to the back end.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
@@ -16,12 +16,12 @@ const STYLE: &str = "{prefix:24!} {bar:32} {bytes:>11} of {total_bytes:<11} {msg
 
 #[derive(Args)]
 pub(crate) struct Drain {
-    /// What is to leave; everything if not given
+    /// File or directory to drain; everything if not given
     path: Option<PathBuf>,
-    /// Wait until it is out
+    /// Wait until the data is in the back end
     #[arg(long)]
     wait: bool,
-    /// In which order things leave from now on: arrival, offset, target, trio
+    /// Order of the drain from now on: arrival, offset, target, trio
     #[arg(long, value_name = "ORDER")]
     order: Option<String>,
     /// Print as JSON
@@ -36,7 +36,7 @@ impl Drain {
         let client = self.service.connect()?;
         let report = begin(&client, self.path.as_deref(), self.order.as_deref())?;
         let report = if self.wait { await_end(&client, report)? } else { report };
-        conclude(report, self.json)
+        report_result(report, self.json)
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn begin(client: &Client, path: Option<&Path>, order: Option<&str>) -
     Ok(client.drain(path, order)?)
 }
 
-/// Waits for the end of what was begun, with a bar for each target for whoever watches.
+/// Waits until the drain is complete; shows a progress bar for each target on a terminal.
 pub(crate) fn await_end(client: &Client, mut report: DrainReport) -> Outcome<DrainReport> {
     let bars = Bars::new(&report);
     while let Some(ticket) = report.ticket.filter(|ticket| !ticket.done) {
@@ -56,18 +56,18 @@ pub(crate) fn await_end(client: &Client, mut report: DrainReport) -> Outcome<Dra
     Ok(report)
 }
 
-pub(crate) fn conclude(report: DrainReport, json: bool) -> Outcome {
+pub(crate) fn report_result(report: DrainReport, json: bool) -> Outcome {
     let failed = report.ticket.is_some_and(|ticket| ticket.failed > 0);
     output::show(&DrainState::from(report), json)?;
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// A bar for each target and one for all together, on a terminal.
+/// A progress bar for each target and one for all together, on a terminal.
 pub(crate) struct Bars {
     all: MultiProgress,
     bars: Vec<ProgressBar>,
     whole: ProgressBar,
-    /// What each target had taken before.
+    /// Bytes that each target had received before.
     before: Vec<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Bars {
             false => ProgressDrawTarget::hidden(),
         };
         let all = MultiProgress::with_draw_target(target);
-        let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
+        let style = ProgressStyle::with_template(STYLE).expect("the constant template is valid");
         let style = style.progress_chars("█▉▊▋▌▍▎▏ ");
         let bar = |name: &str| {
             let bar = ProgressBar::no_length().with_style(style.clone()).with_prefix(name.to_owned());
@@ -100,7 +100,7 @@ impl Bars {
     }
 
     pub(crate) fn clear(&self) {
-        // Whoever does not see the bars misses nothing.
+        // Errors of the terminal do not matter to the drain.
         let _ = self.all.clear();
     }
 }
@@ -119,12 +119,12 @@ fn draw(bar: &ProgressBar, (out, bytes): (u64, u64), rate: u64, left: Option<u64
     });
 }
 
-/// How long so many bytes take; nobody knows while none leave.
+/// Seconds that `bytes` take at `rate`; `None` if the rate is 0.
 fn seconds(bytes: u64, rate: u64) -> Option<u64> {
     bytes.checked_div(rate).map(|whole| whole + u64::from(!bytes.is_multiple_of(rate)))
 }
 
-/// All that somebody waits for. Of what is not in the queues yet it is only known how much it is.
+/// The whole of the data waited for. Data that is not queued yet counts only by its size.
 #[derive(PartialEq, Eq, Debug)]
 struct Whole {
     out: u64,
@@ -141,7 +141,7 @@ impl Whole {
         let queued: u64 = targets.iter().map(|target| target.queued).sum();
         let bytes = report.ticket.map_or(0, |ticket| ticket.bytes).max(out + queued);
         let rate = targets.iter().map(|target| target.rate).sum();
-        // The slowest target is waited for as well.
+        // The slowest target determines the remaining time as well.
         let busy = targets.iter().filter(|target| target.queued > 0);
         let slowest = busy.map(|target| seconds(target.queued, target.rate));
         let left = slowest.chain([seconds(bytes - out, rate)]).collect::<Option<Vec<u64>>>();
@@ -155,7 +155,7 @@ mod tests {
     use forebay_wire::{DrainStatus, DrainTicket, TargetStatus};
 
     #[test]
-    fn what_is_not_queued_yet_counts_and_so_does_the_slowest_target() {
+    fn unqueued_bytes_and_slowest_target_determine_time_left() {
         let status = |targets: &[(u64, u64, u64)]| {
             let target = |&(written, queued, rate): &(u64, u64, u64)| TargetStatus {
                 name: "t".to_owned(),

@@ -1,8 +1,8 @@
-//! `rm`, `mv`, `mkdir`, `ln`: changing names.
+//! `rm`, `mv`, `mkdir`, `ln`: changing the name space.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
-use crate::remote::{each, entries, is_directory, join, last_part, look, mask, targets};
+use crate::remote::{each, entries, is_directory, join, last_part, mask, stat_if_exists, targets};
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_model::{ErrorKind, FileKind};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Rm {
-    /// What to remove
+    /// Files and directories to remove
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Directories too, with everything in them
+    /// Remove directories with everything in them
     #[arg(short)]
     recursive: bool,
-    /// Without a word about what is not there
+    /// Ignore paths that do not exist
     #[arg(short)]
     force: bool,
     #[command(flatten)]
@@ -26,10 +26,10 @@ pub(crate) struct Rm {
 
 #[derive(Args)]
 pub(crate) struct Mv {
-    /// What to move
+    /// Files and directories to move
     #[arg(required = true)]
     from: Vec<PathBuf>,
-    /// Where to: a new name, or a directory
+    /// Destination: a new name, or a directory
     to: PathBuf,
     #[command(flatten)]
     service: Service,
@@ -37,10 +37,10 @@ pub(crate) struct Mv {
 
 #[derive(Args)]
 pub(crate) struct Mkdir {
-    /// Which directories
+    /// Directories to create
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// With all directories above, and without a word about those that exist
+    /// Create missing parents, and accept directories that exist
     #[arg(short)]
     parents: bool,
     #[command(flatten)]
@@ -49,11 +49,11 @@ pub(crate) struct Mkdir {
 
 #[derive(Args)]
 pub(crate) struct Ln {
-    /// What the link leads to
+    /// Target of the link
     target: PathBuf,
-    /// The new name
+    /// Path of the new link
     link: PathBuf,
-    /// A symbolic link
+    /// Create a symbolic link
     #[arg(short)]
     symbolic: bool,
     #[command(flatten)]
@@ -84,14 +84,14 @@ fn remove_tree(client: &Client, dir: &Path) -> Outcome {
         let path = join(dir, &entry.name);
         match attr.kind {
             FileKind::Directory => remove_tree(client, &path)?,
-            _ => gone(client.unlink(&path))?,
+            _ => ignore_missing(client.unlink(&path))?,
         }
     }
-    gone(client.rmdir(dir))
+    ignore_missing(client.rmdir(dir))
 }
 
-/// Somebody else may have removed it meanwhile, which is all that was wanted.
-fn gone(removed: forebay_model::Result<()>) -> Outcome {
+/// Accepts `NotFound`: another process may have removed the entry at the same time.
+fn ignore_missing(removed: forebay_model::Result<()>) -> Outcome {
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
@@ -119,14 +119,14 @@ impl Mkdir {
 }
 
 fn make_all(client: &Client, path: &Path, mode: u16) -> Outcome {
-    if look(client, path)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
+    if stat_if_exists(client, path)?.is_some_and(|attr| attr.kind == FileKind::Directory) {
         return Ok(());
     }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_all(client, parent, mode)?;
     }
     match client.mkdir(path, mode) {
-        // Somebody else was faster.
+        // Another process has created the directory at the same time.
         Err(error) if error.kind() == ErrorKind::Exists && is_directory(client, path)? => Ok(()),
         made => Ok(made.map(|_| ())?),
     }

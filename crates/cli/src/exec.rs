@@ -1,54 +1,188 @@
-//! `exec`: a program that knows nothing of Forebay, with the library in it; `library`: the library by itself.
+//! `exec`: runs an unmodified program with the preload library; `library`: prints the library's path or header.
 
-use crate::connect::Service;
+use crate::connect::{self, Service};
 use crate::failure::{Failure, Outcome};
+use crate::intercept::{MOUNTED_VARIABLE, PrivateView, Reach, reach};
 use crate::{library, output};
-use clap::Args;
-use forebay_client::{ClientConfig, Credential};
+use clap::{Args, ValueEnum};
+use forebay_client::{COUNTS_VARIABLE, ClientConfig, Credential, names_prefix};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Advice for a program that neither the library nor a private mount can serve.
+const ADVICE: &str =
+    "mount the service yourself (\"forebay mount DIR\") and pass the program paths under DIR";
 
 #[derive(Args)]
 pub(crate) struct Exec {
     #[command(flatten)]
     service: Service,
-    /// Where the program finds Forebay's files
+    /// Directory under which the program sees Forebay's files
     #[arg(long, value_name = "DIR", env = "FOREBAY_PREFIX", default_value = "/fb", hide_env_values = true)]
     prefix: PathBuf,
-    /// End when the process that started this one ends
+    /// How the program's system calls are intercepted
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "FOREBAY_INTERCEPT",
+        default_value = "auto",
+        hide_env_values = true
+    )]
+    intercept: Intercept,
+    /// Exit when the parent process exits
     #[arg(long, hide = true)]
     with_parent: bool,
+    /// Use a private mount: the preload library of the calling program cannot be loaded into this one
+    #[arg(long, hide = true)]
+    by_mount: bool,
+    /// The program's first argument (argv 0)
+    #[arg(long, hide = true)]
+    argv0: Option<OsString>,
+    /// The program's working directory
+    #[arg(long, hide = true)]
+    cwd: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// How the system calls of a program are intercepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Intercept {
+    /// Choose what the program needs
+    #[default]
+    Auto,
+    /// Functions of the C library, by a preloaded library
+    Library,
+    /// Raw system calls too, by the kernel's Syscall User Dispatch (x86-64; slower)
+    Dispatch,
+    /// No interception: the program gets a private mount at the prefix
+    Mount,
+}
+
+impl Intercept {
+    /// The name of the mode, on the command line and in `FOREBAY_INTERCEPT`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Intercept::Auto => "auto",
+            Intercept::Library => "library",
+            Intercept::Dispatch => "dispatch",
+            Intercept::Mount => "mount",
+        }
+    }
 }
 
 impl Exec {
     pub(crate) fn run(self) -> Outcome {
         check_prefix(&self.prefix)?;
+        let service = self.service.resolve()?;
+        connect::require_listener(&service.addresses)?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
-        prepare(&mut command, &self.service.resolve()?, &self.prefix)?;
+        if let Some(name) = &self.argv0 {
+            command.arg0(name);
+        }
+        command.env("FOREBAY_INTERCEPT", self.intercept.word());
+        self.provide_files(&mut command, &service)?;
         if self.with_parent {
-            // The program inherits the wish.
+            // The setting survives `exec`.
             set_parent_process_death_signal(Some(Signal::TERM))
                 .map_err(|error| Failure::Failed(format!("cannot watch the parent process: {error}")))?;
         }
-        // Returns only if it failed.
+        // Returns only on failure.
         let error = command.exec();
-        Err(Failure::local("run", Path::new(&self.command[0]), &error))
+        Err(Failure::unrunnable(Path::new(&self.command[0]), &error))
     }
 }
 
-/// Refuses what cannot be a place for Forebay's files.
+impl Exec {
+    /// Makes Forebay's files visible to the program, by the library or by a private mount.
+    fn provide_files(&self, command: &mut Command, service: &ClientConfig) -> Outcome {
+        if std::env::var_os(MOUNTED_VARIABLE).is_some_and(|dir| dir == self.prefix) {
+            return Ok(());
+        }
+        let program = &self.command[0];
+        let reach = match reach(program) {
+            // The program lies in Forebay, or its lookup in PATH gives another result in this process.
+            Reach::Library if self.by_mount => {
+                Reach::Mount(format!("{} cannot load the preload library", program.display()))
+            }
+            Reach::Library if self.intercept == Intercept::Mount => {
+                Reach::Mount("--intercept mount was given".into())
+            }
+            reach => reach,
+        };
+        match reach {
+            Reach::Library => prepare(command, service, &self.prefix),
+            Reach::Mount(why) => self.mount(command, &why),
+            Reach::Never(why) => Err(Failure::Failed(format!(
+                "{why}, so neither the library nor a private mount can serve it: copy its files with \"forebay get\" \
+                 and \"forebay put\", or mount the service for all users (\"forebay mount -o allow_other DIR\")"
+            ))),
+        }
+    }
+
+    /// Gives the program a private mount.
+    fn mount(&self, command: &mut Command, why: &str) -> Outcome {
+        let here = || std::env::current_dir().map_err(|error| Failure::local("find", Path::new("."), &error));
+        let dir = self.cwd.clone().map_or_else(here, Ok)?;
+        let view = match PrivateView::begin() {
+            Ok(view) => view,
+            Err(cannot) if self.by_mount && !self.names_forebay_path(&dir) => {
+                let prefix = self.prefix.display();
+                output::note(format_args!(
+                    "{why}, and it does not see {prefix} (no private mount: {cannot})"
+                ));
+                return Ok(());
+            }
+            Err(cannot) => {
+                return Err(Failure::Failed(format!(
+                    "{why}, and a private mount is not possible ({cannot}): {ADVICE}"
+                )));
+            }
+        };
+        view.enter(&self.service, &self.prefix, &dir).map_err(|failure| {
+            Failure::Failed(format!(
+                "{why}, and {}: {ADVICE}",
+                failure.text().unwrap_or("a private mount failed")
+            ))
+        })?;
+        if let Some(counts) = std::env::var_os(COUNTS_VARIABLE) {
+            // Calls through a mount are not counted. The mark file keeps `run` from warning that the program
+            // made none.
+            let _ = std::fs::File::create(mounted_mark(Path::new(&counts)));
+        }
+        command.env(MOUNTED_VARIABLE, &self.prefix);
+        Ok(())
+    }
+
+    /// Whether the working directory or an argument of the command names a path under the prefix.
+    fn names_forebay_path(&self, dir: &Path) -> bool {
+        let prefix = self.prefix.as_os_str().as_bytes();
+        let names = |word: &OsString| names_prefix(word.as_bytes(), prefix);
+        dir.starts_with(&self.prefix) || self.command.iter().any(names)
+    }
+}
+
+/// The file that marks that programs of a run have used a private mount; it lies beside the page of call
+/// counters.
+pub(crate) fn mounted_mark(counts: &Path) -> PathBuf {
+    counts.with_extension("mounted")
+}
+
+/// Rejects a prefix that is relative or the root directory.
 pub(crate) fn check_prefix(prefix: &Path) -> Outcome {
     if prefix.is_absolute() && prefix != Path::new("/") {
         return Ok(());
     }
-    Err(Failure::Usage(format!("the prefix {} cannot be used: name a path such as /fb", prefix.display())))
+    Err(Failure::Usage(format!(
+        "the prefix {} cannot be used: give an absolute path such as /fb",
+        prefix.display()
+    )))
 }
 
 #[derive(Args)]
@@ -62,20 +196,27 @@ impl Library {
     pub(crate) fn run(self) -> Outcome {
         match self.header {
             true => output::text(library::HEADER.trim_end()),
-            false => output::text(library::lay_down(&library::FOREBAY)?.display()),
+            false => output::text(library::extract(&library::FOREBAY)?.display()),
         }
     }
 }
 
-/// Gives a command the library, and tells the library about the service.
+/// Preloads the library into a command and passes it the address of the service.
 fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outcome {
-    let preload = library::before(library::lay_down(&library::FOREBAY)?);
+    let preload = library::prepend_preload(library::extract(&library::FOREBAY)?);
     command
         .env("LD_PRELOAD", preload)
-        .env("FOREBAY_SERVICE", config.address.to_string())
+        .env("FOREBAY_SERVICE", config.addresses.to_string())
         .env("FOREBAY_PREFIX", prefix);
+    // The library runs programs that it cannot be loaded into through this binary.
+    if let Ok(this) = std::env::current_exe() {
+        command.env("FOREBAY_EXEC", this);
+    }
     if let Credential::File(key) = &config.credential {
         command.env("FOREBAY_KEY", key);
+    }
+    if let Some(security) = config.security {
+        command.env("FOREBAY_SECURITY", security.to_string());
     }
     Ok(())
 }

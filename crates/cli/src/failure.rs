@@ -1,36 +1,40 @@
-//! How a command ends when it does not end well.
+//! Failures of commands: messages and exit codes.
 
 use forebay_model::{Error, ErrorKind};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What a command comes to.
+/// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was called wrongly.
+    /// The command line is wrong.
     Usage(String),
-    /// Something that was written is wrong; the second line shows it, and the third points at the place.
+    /// A text in the input is wrong; the second line of the message shows it, the third points at the place.
     Pointed(String),
-    /// It failed, and this is the sentence to show.
+    /// The command failed; this is the message.
     Failed(String),
-    /// What was looked at is not as it should be.
+    /// The checked object is faulty.
     Wrong(String),
-    /// Parts of it failed, each of which was shown when it happened.
+    /// Some servers of the service do not answer; the output covers the others.
+    Away(String),
+    /// A program cannot be run; the second field is the exit code that shells use for that.
+    Unrunnable(String, u8),
+    /// Parts of the command failed; each failure has been reported already.
     Reported,
-    /// The program that was run ended so, and has said itself what there was to say.
+    /// The program that was run ended with this code and has reported its own errors.
     Program(u8),
-    /// Somebody stopped it.
+    /// The command was interrupted.
     Interrupted,
-    /// Nobody reads the output any more, which is nobody's fault.
+    /// The reader of standard output has gone away; this is not an error.
     Unread,
 }
 
 impl Failure {
-    /// A failure at a path of this machine.
+    /// A failure at a local path.
     pub(crate) fn local(what: &str, path: &Path, error: &io::Error) -> Failure {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => ": check the path",
@@ -42,7 +46,17 @@ impl Failure {
         Failure::Failed(format!("cannot {what} {}: {}{advice}", path.display(), plain(error)))
     }
 
-    /// Something in a file that was given cannot be meant.
+    /// A program cannot be run: 127 if it is not found, 126 otherwise, as shells do.
+    pub(crate) fn unrunnable(program: &Path, error: &io::Error) -> Failure {
+        let (code, advice) = match error.kind() {
+            io::ErrorKind::NotFound => (127, ": check its name and PATH"),
+            io::ErrorKind::PermissionDenied => (126, ": make it executable"),
+            _ => (126, ""),
+        };
+        Failure::Unrunnable(format!("cannot run {}: {}{advice}", program.display(), plain(error)), code)
+    }
+
+    /// An input file has an invalid value.
     #[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
     pub(crate) fn misread(error: Error) -> Failure {
         Failure::Usage(error.to_string())
@@ -54,18 +68,22 @@ impl Failure {
             Failure::Usage(_) | Failure::Pointed(_) => ExitCode::from(2),
             Failure::Failed(_) | Failure::Reported => ExitCode::FAILURE,
             Failure::Wrong(_) => ExitCode::from(3),
-            Failure::Program(code) => ExitCode::from(*code),
+            Failure::Away(_) => ExitCode::from(4),
+            Failure::Unrunnable(_, code) | Failure::Program(code) => ExitCode::from(*code),
             Failure::Interrupted => ExitCode::from(130),
             Failure::Unread => ExitCode::SUCCESS,
         }
     }
 
-    /// The sentence to show, if it was not shown before.
+    /// The message to print, if it was not printed before.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
-            Failure::Usage(text) | Failure::Pointed(text) | Failure::Failed(text) | Failure::Wrong(text) => {
-                Some(text)
-            }
+            Failure::Usage(text)
+            | Failure::Pointed(text)
+            | Failure::Failed(text)
+            | Failure::Wrong(text)
+            | Failure::Away(text)
+            | Failure::Unrunnable(text, _) => Some(text),
             Failure::Interrupted => Some("interrupted"),
             Failure::Reported | Failure::Program(_) | Failure::Unread => None,
         }
@@ -76,7 +94,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let whole = without_numbers(&error.to_string());
         let text = without_ids(&whole);
-        // An error that says more than what it is has its own advice.
+        // An error with a detail of its own carries its own advice.
         let bare = text.len() < whole.len() || text.ends_with(&error.kind().to_string());
         match advice(error.kind()) {
             Some(advice) if bare => Failure::Failed(format!("{text}: {advice}")),
@@ -85,7 +103,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Cuts ` in directory 17` off the end: the path says it better.
+/// Cuts ` in directory 17` off the end: the path in the message is clearer.
 fn without_ids(text: &str) -> &str {
     match text.rsplit_once(" in directory ") {
         Some((start, id)) if id.bytes().all(|byte| byte.is_ascii_digit()) => start,
@@ -102,14 +120,16 @@ fn advice(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::AccessDenied => "see its mode with \"forebay stat\", or ask its owner for access",
         ErrorKind::NotPermitted => "only its owner or root may do that",
         ErrorKind::NoSpace => "remove files; \"forebay df\" shows how full it is",
-        ErrorKind::Unreachable => "see whether it runs with \"forebay status\"",
+        ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::OutcomeUnknown => {
+            "see whether it runs with \"forebay status\""
+        }
         ErrorKind::Busy => "try again",
         ErrorKind::Io => "see \"forebay status\" for what was lost",
         _ => return None,
     })
 }
 
-/// An error of the system as we say it.
+/// The text of an operating-system error, without its number.
 pub(crate) fn plain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => without_numbers(&error.to_string()).to_lowercase(),
@@ -117,7 +137,7 @@ pub(crate) fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Cuts out ` (os error 2)`: the words before it say the same.
+/// Removes ` (os error 2)`: the words before it say the same.
 pub(crate) fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -142,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_system_lose_their_number() {
+    fn os_errors_lose_their_number() {
         assert_eq!(plain(&io::Error::from_raw_os_error(2)), "no such file or directory");
         assert_eq!(plain(&io::Error::other("odd")), "odd");
         assert_eq!(without_numbers("a (os error 2): b (os error 13)"), "a: b");

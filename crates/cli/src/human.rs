@@ -1,11 +1,11 @@
-//! Numbers, times and modes as people read them. Pure.
+//! Numbers, times and modes in human-readable form. Pure.
 
 use forebay_model::{Bytes, FileKind, Special, Time};
 use std::time::Duration;
 
 const DAY: i64 = 86_400;
 
-/// `2026-11-15T10:20:33Z`: the same on every machine that looks at the same service.
+/// `2026-11-15T10:20:33Z`: in UTC, the same on every machine.
 pub(crate) fn time(time: Time) -> String {
     let (days, seconds) = (time.secs.div_euclid(DAY), time.secs.rem_euclid(DAY));
     let (year, month, day) = date(days);
@@ -13,7 +13,8 @@ pub(crate) fn time(time: Time) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1970. Years begin in March here, so that the leap day is the last.
+/// Year, month and day of a day counted from 1970. The computation starts years in March, so that the leap day
+/// is last.
 fn date(days: i64) -> (i64, i64, i64) {
     const CYCLE: i64 = 146_097;
     let days = days + 719_468;
@@ -53,7 +54,7 @@ pub(crate) fn mode(kind: FileKind, mode: u16) -> String {
     text
 }
 
-/// What an entry is, in a word or two.
+/// The kind of an entry in one or two words.
 pub(crate) fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
@@ -107,7 +108,7 @@ pub(crate) fn rate(bytes: u64, time: Duration) -> String {
     format!("{}/s", size((bytes as f64 / seconds) as u64))
 }
 
-/// `1.4 GiB`: at most one digit behind the point, whole or not.
+/// `1.4 GiB`: at most one decimal.
 pub(crate) fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
@@ -115,6 +116,15 @@ pub(crate) fn size(bytes: u64) -> String {
 /// `42 %`.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{} %", (part as f64 * 100.0 / whole.max(1) as f64).round())
+}
+
+/// A word quoted for a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 #[cfg(test)]

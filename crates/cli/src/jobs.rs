@@ -1,4 +1,4 @@
-//! `jobs`: who shares the service, live if somebody watches.
+//! `jobs`: the jobs that share the service, once or every second.
 
 use crate::connect::Service;
 use crate::failure::Outcome;
@@ -10,7 +10,7 @@ const BEAT: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct Jobs {
-    /// Show it again every second, until interrupted
+    /// Refresh every second until interrupted
     #[arg(long)]
     watch: bool,
     /// Print as JSON; with --watch one line each second
@@ -32,7 +32,7 @@ impl Jobs {
             let seen = look()?;
             match self.json {
                 true => output::message(&seen)?,
-                // Clears the screen and goes home, as a terminal understands it.
+                // Clears the screen and moves the cursor home.
                 false => output::text(format_args!("\x1b[2J\x1b[H{seen}"))?,
             }
             std::thread::sleep(BEAT);

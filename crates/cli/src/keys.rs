@@ -1,4 +1,4 @@
-//! TOML key by key: every complaint names file, line and key.
+//! Reads TOML key by key; every error names file, line and key.
 
 use crate::plan::quantity;
 use forebay_model::{Error, ErrorKind};
@@ -7,7 +7,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A place in the input, for messages.
+/// The input file, for messages.
 pub(crate) struct File<'a> {
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
@@ -20,16 +20,16 @@ impl File<'_> {
     }
 }
 
-/// A table whose keys are taken out one by one; what is left at the end was a mistake.
+/// A table whose keys are taken one by one; a key left at the end is unknown.
 pub(crate) struct Table<'a> {
     file: &'a File<'a>,
-    /// What stands before a key in messages.
+    /// Prefix of keys in messages.
     pub(crate) path: String,
     pub(crate) span: Range<usize>,
     left: DeTable<'a>,
 }
 
-/// A value with what is needed to complain about it.
+/// A value with its key and place, for messages.
 pub(crate) struct Value<'a> {
     file: &'a File<'a>,
     pub(crate) key: String,
@@ -37,7 +37,7 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The whole file.
+    /// The top-level table of the file.
     pub(crate) fn top(file: &'a File<'a>) -> Result<Table<'a>, Error> {
         let parsed = DeTable::parse(file.text)
             .map_err(|e| file.wrong(&e.span().unwrap_or(0..0), "the file is not TOML", e.message()))?;
@@ -53,12 +53,12 @@ impl<'a> Table<'a> {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
-    /// The keys that were not taken yet, and where they stand.
+    /// The keys not taken yet, with their places.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
         self.left.keys().map(|key| (key.get_ref().as_ref(), key.span()))
     }
 
-    /// All that is left, with the names of the keys.
+    /// All remaining keys and values.
     pub(crate) fn all(self) -> Vec<(String, Value<'a>)> {
         let (file, path) = (self.file, self.path);
         let named = |(key, value): (Spanned<std::borrow::Cow<'a, str>>, _)| {
@@ -68,7 +68,7 @@ impl<'a> Table<'a> {
         self.left.into_iter().map(named).collect()
     }
 
-    /// A complaint about a place in the file of this table.
+    /// An error at a place in this table's file.
     pub(crate) fn at(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
         self.file.wrong(span, key, text)
     }
@@ -84,7 +84,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A name as it was written.
+/// A name in the file: a text or a number.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Name {
@@ -101,7 +101,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A number in model units or a text in human units.
+/// A number in model units, or a text with a unit.
 pub(crate) enum Amount {
     Units(f64),
     Human(f64),
@@ -179,7 +179,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// All tables headed `[[key]]`; `what` is a word for one of them.
+    /// All tables headed `[[key]]`; `what` is the noun for one of them in messages.
     pub(crate) fn tables(self, what: &str) -> Result<Vec<Table<'a>>, Error> {
         let (file, key, span) = (self.file, self.key, self.value.span());
         let DeValue::Array(items) = self.value.into_inner() else {
@@ -218,7 +218,7 @@ impl<'a> Value<'a> {
         items.iter().map(text).collect()
     }
 
-    /// A name: a text, or a number that stands for one.
+    /// A name: a text or a number.
     pub(crate) fn name(&self) -> Result<Name, Error> {
         match self.value.get_ref() {
             DeValue::Integer(number) => {

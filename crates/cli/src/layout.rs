@@ -1,4 +1,4 @@
-//! `layout`: over which servers files lie.
+//! `layout`: how files are striped over servers.
 
 use crate::connect::Service;
 use crate::failure::Outcome;
@@ -10,9 +10,9 @@ use std::fmt;
 
 #[derive(Subcommand)]
 pub(crate) enum Layout {
-    /// Lay out the files that will be made in a directory, and in directories made in it, in this way
+    /// Set the layout of files that will be created in a directory, and in directories created in it
     Set(Set),
-    /// Show how the files of a directory will be laid out, or how a file is
+    /// Show the layout of a file, or the one that files in a directory will get
     Show(Show),
 }
 
@@ -20,13 +20,13 @@ pub(crate) enum Layout {
 pub(crate) struct Set {
     /// The directory
     dir: String,
-    /// Over so many servers; all if not given
+    /// Number of servers; all if not given
     #[arg(long, value_name = "N", default_value_t = 0)]
     servers: u16,
-    /// Bytes before the next server's turn
+    /// Bytes on one server before the next
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     stripe: Bytes,
-    /// Leave it to the servers again: one for clients on their machine, all for others
+    /// Let the servers choose again: one server for clients on its machine, all for others
     #[arg(long, conflicts_with_all = ["servers", "stripe"])]
     default: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Libraries travel in this binary, and are laid down where programs can load them.
+//! Libraries that are embedded in this binary and extracted to where programs can load them.
 
 use crate::failure::{Failure, Outcome};
 use rustix::fs::StatVfsMountFlags;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A library that travels in this binary.
+/// A library that is embedded in this binary.
 pub(crate) struct Library {
     bytes: &'static [u8],
     stem: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Library {
     end: &'static str,
 }
 
-/// For programs that find Forebay's files under a prefix.
+/// For programs that see Forebay's files under a prefix.
 pub(crate) static FOREBAY: Library = Library {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/libforebay.so")),
     stem: "libforebay",
@@ -24,7 +24,7 @@ pub(crate) static FOREBAY: Library = Library {
     end: "so",
 };
 
-/// For programs whose files are placed.
+/// For programs whose files are placed on storage targets.
 pub(crate) static PLACE: Library = Library {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/libforebay_place.so")),
     stem: "libforebay_place",
@@ -32,7 +32,7 @@ pub(crate) static PLACE: Library = Library {
     end: "so",
 };
 
-/// The same, for programs that are linked statically.
+/// The same as a static archive.
 pub(crate) static PLACE_ARCHIVE: Library = Library {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/libforebay_place.a")),
     stem: "libforebay_place",
@@ -40,14 +40,14 @@ pub(crate) static PLACE_ARCHIVE: Library = Library {
     end: "a",
 };
 
-/// What programs include that call the library by name.
+/// The C header of the preload library.
 pub(crate) const HEADER: &str = include_str!("../../preload/include/forebay.h");
 
-/// What programs include that ask for placement by name.
+/// The C header of the placement library.
 pub(crate) const PLACE_HEADER: &str = include_str!("../../place/include/forebay_place.h");
 
-/// What `LD_PRELOAD` is to be, with a library before all others.
-pub(crate) fn before(library: PathBuf) -> OsString {
+/// `LD_PRELOAD` with a library in front of those already set.
+pub(crate) fn prepend_preload(library: PathBuf) -> OsString {
     let mut preload = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -56,54 +56,68 @@ pub(crate) fn before(library: PathBuf) -> OsString {
     preload
 }
 
-/// A library as a file, named by its content.
-pub(crate) fn lay_down(library: &Library) -> Outcome<PathBuf> {
+/// Extracts a library to a file named by its hash.
+pub(crate) fn extract(library: &Library) -> Outcome<PathBuf> {
     if library.bytes.is_empty() {
-        let text = format!("this binary was made without {}.{}", library.stem, library.end);
+        let text = format!("this binary was built without {}.{}", library.stem, library.end);
         return Err(Failure::Failed(format!("{text}: build it with \"cargo build\"")));
     }
     let uid = rustix::process::geteuid().as_raw();
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // A home is often shared between the nodes of a job, so that one path serves them all.
+    // The nodes of a job often share the home directory, so one path works on all of them.
     let cache = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")));
-    let places = [
+    let mut places = vec![
         cache.map(|dir| dir.join("forebay")),
         var("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")),
         Some(format!("/tmp/.forebay-{uid}").into()),
     ];
+    if uid == 0 {
+        // Programs that root starts may change their uid, and the new user must be able to read the library.
+        places.retain(|dir| dir.as_deref().is_some_and(is_open_to_all));
+        places.extend(COMMON.map(|dir| Some(PathBuf::from(dir))));
+    }
     let mut trouble = Vec::new();
     for dir in places.into_iter().flatten() {
-        match lay_down_in(&dir, uid, library) {
+        match extract_in(&dir, uid, library) {
             Ok(path) => return Ok(path),
             Err(error) => trouble.push(format!("{}: {error}", dir.display())),
         }
     }
     Err(Failure::Failed(format!(
-        "cannot lay down {}.{} ({}): set XDG_CACHE_HOME to a directory of yours",
+        "cannot extract {}.{} ({}): set XDG_CACHE_HOME to a directory that you own",
         library.stem,
         library.end,
         trouble.join("; ")
     )))
 }
 
-fn lay_down_in(dir: &Path, uid: u32, library: &Library) -> io::Result<PathBuf> {
+/// Where root extracts libraries for all users.
+const COMMON: [&str; 3] = ["/var/cache/forebay", "/run/forebay-library", "/tmp/.forebay-library"];
+
+/// Whether all users can reach a directory, which need not exist yet.
+fn is_open_to_all(dir: &Path) -> bool {
+    dir.ancestors().filter_map(|dir| dir.metadata().ok()).all(|found| found.mode() & 0o001 != 0)
+}
+
+fn extract_in(dir: &Path, uid: u32, library: &Library) -> io::Result<PathBuf> {
     if dir.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
-        return Err(io::Error::other("LD_PRELOAD takes no path with blanks or colons"));
+        return Err(io::Error::other("LD_PRELOAD takes no path with spaces or colons"));
     }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mode = if uid == 0 { 0o755 } else { 0o700 };
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir)?;
     let meta = dir.symlink_metadata()?;
-    // Whoever can write here decides what runs in the programs of this user.
+    // A user who can write to this directory decides what code runs in this user's programs.
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other("it is not a directory that only you can write to"));
     }
     if rustix::fs::statvfs(dir)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        return Err(io::Error::other("nothing can be run from there"));
+        return Err(io::Error::other("it is mounted noexec"));
     }
     let path = dir.join(format!("{}-{}.{}", library.stem, library.hash, library.end));
     let whole = path.symlink_metadata().is_ok_and(|found| {
         found.is_file() && found.uid() == uid && found.len() == library.bytes.len() as u64
     });
-    // A machine that died at the wrong moment leaves the name with other bytes behind it.
+    // A crash of the machine can leave the name with other content.
     if !whole || std::fs::read(&path)? != library.bytes {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.write_all(library.bytes)?;

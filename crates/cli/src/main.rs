@@ -1,33 +1,36 @@
-//! The one binary: starts and stops servers, moves data in and out, shows what is there.
+//! The `forebay` binary: starts and stops servers, copies data in and out, reports the state of a service.
 //!
 //! ```text
-//! up, detach, signals     a server in the foreground or in the background
-//! control                 down, status, df
+//! up, detach, signals     start a server in the foreground or in the background
+//! down                    stop servers
+//! control                 status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
-//! drain                   what leaves for the back end
-//! run, keeper             a program with a buffer of its own, brought out at the end
-//! exec, library           unmodified programs, with the library that travels in this binary
-//! mount                   the service as a directory
-//! store, check            stores on disk, without a server
-//! layout, servers         how files lie on servers; a server that comes with a new store
-//! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! bench                   how fast it is and how fairly it is shared, measured
-//! calibrate               how many writers the targets behind like
-//! plan, route, place      how large the buffer must be; what would go past it; over which targets files lie
-//! sim, reproduce          a machine in virtual time; the papers' figures made with it
-//! draw                    pictures
-//! demo                    everything at once, with a crash in the middle
-//! settings, places, connect   forebay.toml, default paths, the way to the service
-//! view, output            what is shown, and the only place that prints
+//! drain, stage            copy data to and from the back end
+//! run, server_process     run a program with a buffer of its own, then drain it
+//! exec, library, intercept   run unmodified programs with the preload library embedded in this binary
+//! mount                   mount the service as a directory
+//! store, check            inspect stores without a server; check and repair a service
+//! layout, servers         stripe layouts; replace the store of a server
+//! grant                   keys of users for TCP
+//! jobs, policy, shares    running jobs, the sharing policy, the shares that a policy would give
+//! bench                   measure throughput and fairness
+//! calibrate               measure the best number of writers for each storage target
+//! plan, route, place      size the buffer; predict which writes bypass it; choose the targets of files
+//! sim, reproduce          simulate a machine in virtual time; reproduce the figures of the papers
+//! draw                    charts as SVG and PNG
+//! demo                    a demonstration with a server crash in the middle
+//! settings, places, connect   forebay.toml, default paths, connecting to the service
+//! view, output            formatting of results; the only module that prints
 //! ```
 //!
-//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it, and
-//! those of the program that `run` runs; an error is one line on standard error that
-//! says what failed, on what, and what to do (three where it points at a word of a policy); no panic reaches the user.
+//! **Invariant**: the exit code is 0 (success), 1 (failure), 2 (usage error), 3 (the checked object is faulty), 4 (some
+//! servers do not answer), 126 or 127 (a program cannot be run), 130 (interrupted), or the code of the program that
+//! `run` runs. An error is one line on standard error that names what failed, on which object, and what to do (three
+//! lines where it points at a word of a policy). No panic reaches the user.
 //!
-//! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
-//! `forebay-client`, `forebay-server` and `forebay-store`.
+//! **Deliberately absent**: anything that a library could do. This crate handles the command line and leaves everything
+//! else to `forebay-client`, `forebay-server` and `forebay-store`.
 
 #![forbid(unsafe_code)]
 
@@ -39,14 +42,16 @@ mod connect;
 mod control;
 mod demo;
 mod detach;
+mod down;
 mod drain;
 mod draw;
 mod edit;
 mod exec;
 mod failure;
+mod grant;
 mod human;
+mod intercept;
 mod jobs;
-mod keeper;
 mod keys;
 mod layout;
 mod library;
@@ -61,6 +66,7 @@ mod remote;
 mod reproduce;
 mod route;
 mod run;
+mod server_process;
 mod servers;
 mod settings;
 mod shares;
@@ -77,7 +83,7 @@ use clap::{Parser, Subcommand};
 use failure::Outcome;
 use std::process::ExitCode;
 
-/// A burst buffer: takes data at memory speed, loses nothing, hands it on in good order.
+/// A burst buffer: absorbs writes at memory speed, keeps them safe, and drains them to the back end.
 #[derive(Parser)]
 #[command(name = "forebay", version, max_term_width = 100, subcommand_required = true)]
 struct Cli {
@@ -89,8 +95,8 @@ struct Cli {
 enum Command {
     /// Start a server
     Up(up::Up),
-    /// Stop the server, in order
-    Down(control::Down),
+    /// Stop the service, in order, on all its hosts
+    Down(down::Down),
     /// Show what the server is doing
     Status(control::Status),
     /// Show the jobs that share the service
@@ -98,7 +104,7 @@ enum Command {
     /// Show or set how the service is shared
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Say what a policy would give each job
+    /// Show what share a policy would give each job
     Shares(shares::Shares),
     /// Copy local files into the buffer
     Put(transfer::Put),
@@ -108,59 +114,62 @@ enum Command {
     Cat(transfer::Cat),
     /// List directories
     Ls(names::Ls),
-    /// Show what is known about files
+    /// Show the attributes of files
     Stat(names::Stat),
     /// Remove files and directories
     Rm(edit::Rm),
     /// Move or rename files and directories
     Mv(edit::Mv),
-    /// Make directories
+    /// Create directories
     Mkdir(edit::Mkdir),
-    /// Make links
+    /// Create links
     Ln(edit::Ln),
     /// Show how full the buffer is
     Df(control::Df),
-    /// Bring what was written to the back end
+    /// Drain written data to the back end
     Drain(drain::Drain),
-    /// Bring files out
+    /// Copy files between the buffer and the back end
     #[command(subcommand)]
     Stage(stage::Stage),
-    /// Show how much directories hold
+    /// Show how much space directories use
     Du(names::Du),
-    /// Run a program with a buffer of its own, then bring its files out
+    /// Run a program with a buffer of its own, then drain its files
     Run(run::Run),
-    /// Run a program that finds Forebay's files under /fb
+    /// Run a program that sees Forebay's files under /fb
     Exec(exec::Exec),
-    /// Say where the library for programs is, or print its C header
+    /// Print the path of the preload library, or its C header
     Library(exec::Library),
     /// Mount the service at a directory
     Mount(mount::Mount),
-    /// Unmount it
+    /// Unmount the service
     Umount(mount::Umount),
-    /// Show or set how files are laid out over servers
+    /// Show or set how files are striped over servers
     #[command(subcommand)]
     Layout(layout::Layout),
-    /// Let a server join that has lost its store
+    /// Let a server that lost its store join again
     #[command(subcommand)]
     Server(servers::Server),
-    /// Check the stores of a service that is not running
+    /// Grant, show and revoke keys for users who connect over TCP
+    #[command(subcommand)]
+    Key(grant::Command),
+    /// Check and repair a running service, or the stores of a stopped one
     Check(check::Check),
-    /// Look at a store, give up its lost bytes, remove it
+    /// Inspect a store, discard its lost data, or remove it
     #[command(subcommand)]
     Store(store::Store),
-    /// Say how large the buffer must be, and when it should empty
+    /// Compute how large the buffer must be, and when it should drain
     Plan(Box<plan::PlanArgs>),
-    /// Say over which targets a job's files would lie
+    /// Show which storage targets a job's files would use
     Place(place::Place),
-    /// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+    /// Simulate a scenario in virtual time: jobs, servers, drains, targets, failures
     Sim(sim::Sim),
-    /// Make the papers' figures anew, beside the papers' numbers
+    /// Reproduce the figures of the papers and compare the numbers
     Reproduce(reproduce::Reproduce),
-    /// Measure how many writers the storage targets of a back end like best
+    /// Measure the best number of concurrent writers for each storage target
     Calibrate(calibrate::Calibrate),
-    /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
+    /// Show which writes of a trace would be buffered, and which would go directly to the back end
     Route(route::Route),
-    /// See it work: jobs write, the server is killed and restarted, every byte is verified
+    /// Demonstrate Forebay: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
     /// Measure how fast Forebay is, and how fairly it is shared
     #[command(subcommand)]
@@ -207,6 +216,7 @@ fn run(command: Command) -> Outcome {
         Command::Umount(umount) => umount.run(),
         Command::Layout(layout) => layout.run(),
         Command::Server(server) => server.run(),
+        Command::Key(key) => key.run(),
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
@@ -226,12 +236,12 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-/// A request for a name takes and gives back dozens of small pieces of memory, on whichever thread.
+/// A metadata request allocates and frees dozens of small objects, on any thread.
 #[global_allocator]
 static MEMORY: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    std::panic::set_hook(Box::new(output::confess));
+    std::panic::set_hook(Box::new(output::report_panic));
     let outcome =
         std::panic::catch_unwind(|| match Cli::try_parse_from(mount::arguments(std::env::args_os())) {
             Ok(cli) => run(cli.command),
@@ -243,7 +253,7 @@ fn main() -> ExitCode {
             output::complain(&failure);
             failure.code()
         }
-        // The hook has said it.
+        // The panic hook has printed the message.
         Err(_) => ExitCode::FAILURE,
     }
 }

@@ -1,15 +1,17 @@
-//! `mount`, `umount`: the service as an ordinary directory.
+//! `mount`, `umount`: the service as a mounted directory.
 //!
-//! Also `mount -t forebay ADDR DIR` and fstab, when a link named `mount.forebay` in `/sbin` leads to this program; with one
-//! named `mount.fuse.forebay`, for the type that the kernel shows too.
+//! `mount -t forebay ADDR DIR` and fstab work too, when a link named `mount.forebay` in `/sbin` points to this
+//! program;
+//! a link named `mount.fuse.forebay` serves the type that the kernel shows.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
 use crate::{detach, output, signals, up};
 use clap::Args;
-use forebay_fuse::{Mounted, Options, unmount};
-use rustix::process::setsid;
+use forebay_fuse::{Mounted, Options, Stopper, unmount};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf, absolute};
@@ -21,18 +23,21 @@ const HELPERS: [&str; 2] = ["mount.forebay", "mount.fuse.forebay"];
 /// Mount the service at a directory.
 #[derive(Args, Clone)]
 pub(crate) struct Mount {
-    /// The directory; in front of it the service's address, as in fstab
+    /// The directory, optionally preceded by the service's address, as in fstab
     #[arg(value_name = "[ADDR] DIR", required = true, num_args = 1..=2)]
     place: Vec<OsString>,
-    /// Options between commas: allow_other, default_permissions, ro, noexec, suid, dev, sync, dirsync
+    /// Comma-separated options: allow_other, default_permissions, ro, noexec, suid, dev, sync, dirsync
     #[arg(short = 'o', value_name = "LIST")]
     options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// This is the process in the background
+    /// Internal: this is the background process
     #[arg(long, hide = true)]
     background: bool,
+    /// Unmount when this process has ended
+    #[arg(long = "while", value_name = "PID", hide = true)]
+    watched: Option<i32>,
     #[command(flatten)]
     service: Service,
 }
@@ -40,9 +45,9 @@ pub(crate) struct Mount {
 /// Unmount a service.
 #[derive(Args, Clone)]
 pub(crate) struct Umount {
-    /// Where it is mounted
+    /// Mount point
     dir: PathBuf,
-    /// Even if it is in use: it disappears now, and ends with its last user
+    /// Unmount even if in use: the mount disappears now and ends with its last user
     #[arg(short, long)]
     lazy: bool,
 }
@@ -70,10 +75,10 @@ impl Mount {
         }
     }
 
-    /// Mounts in this process, until somebody unmounts it or wants the process to stop.
+    /// Mounts in this process, until it is unmounted or the process is signaled.
     fn serve(&self, dir: PathBuf, options: Options) -> Outcome {
         if self.background {
-            // Fails only for the leader of a group, who is in no need of a new session.
+            // Fails only for the leader of a process group, which needs no new session.
             let _ = setsid();
             std::env::set_current_dir("/")
                 .map_err(|error| Failure::local("enter", Path::new("/"), &error))?;
@@ -82,13 +87,16 @@ impl Mount {
         let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir, options };
         let mounted = mount.start()?;
         unmount_on_signal(&mounted)?;
+        if let Some(process) = self.watched {
+            unmount_after(process, mounted.stopper())?;
+        }
         if self.background {
             output::text(READY)?;
         }
         Ok(mounted.serve()?)
     }
 
-    /// Mounts in a process of its own, and waits until it is done.
+    /// Mounts in a background process and waits until the mount is ready.
     fn detach(&self, dir: &Path) -> Outcome {
         let state = Surroundings::here().store().unwrap_or_else(|| std::env::temp_dir().join("forebay"));
         let path = state.with_file_name("mount.log");
@@ -98,10 +106,10 @@ impl Mount {
             .again(dir)?
             .stderr(log)
             .spawn()
-            .map_err(|error| Failure::Failed(format!("cannot start this program once more: {error}")))?;
+            .map_err(|error| Failure::Failed(format!("cannot start the background process: {error}")))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
-            // A process that ends instead says nothing here, and why in its log.
+            // A process that fails prints nothing to standard output; its log has the reason.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         match line.trim_end() == READY {
@@ -113,7 +121,7 @@ impl Mount {
     fn again(&self, dir: &Path) -> Outcome<Command> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
-        let service = self.service.resolve()?.address;
+        let service = self.service.resolve()?.addresses;
         let mut command = Command::new(program);
         command.arg("mount").arg("--background").arg("--service").arg(service.to_string());
         for (flag, path) in [("--key", &self.service.key), ("--config", &self.service.config)] {
@@ -125,31 +133,50 @@ impl Mount {
         for list in &self.options {
             command.arg("-o").arg(list);
         }
+        if let Some(process) = self.watched {
+            command.arg("--while").arg(process.to_string());
+        }
         command.arg("--").arg(dir).stdin(Stdio::null()).stdout(Stdio::piped());
         Ok(command)
     }
 }
 
 fn unmount_on_signal(mounted: &Mounted) -> Outcome {
-    let (stopper, mut asked) = (mounted.stopper(), false);
+    let (stopper, mut signaled) = (mounted.stopper(), false);
     signals::on_stop(move || {
-        if asked {
-            // Whatever was acknowledged is safe; what is still open there gives errors from now on.
+        if signaled {
+            // Acknowledged data is safe; files that are still open on the mount return errors from now on.
             std::process::exit(130);
         }
-        asked = true;
+        signaled = true;
         match stopper.stop() {
             Ok(false) => {}
             Ok(true) => output::note(format_args!(
-                "the mount is in use: it is out of sight now, and ends with its last user (or with a second signal)"
+                "the mount is in use: it is detached now and ends with its last user (or with a second signal)"
             )),
             Err(error) => output::note(format_args!("{error}")),
         }
     })
 }
 
-/// The arguments of this program, also when `mount` has called it by the name of a helper: `mount.forebay ADDR DIR -o
-/// LIST` with flags that mean something to other helpers.
+/// Unmounts lazily when a process has ended; other users of the mount keep it until they are done.
+fn unmount_after(process: i32, stopper: Stopper) -> Outcome {
+    let failed = |error| Failure::Failed(format!("cannot watch process {process}: {error}"));
+    let process =
+        Pid::from_raw(process).ok_or_else(|| Failure::Usage("--while needs a process id".to_owned()))?;
+    let watched = pidfd_open(process, PidfdFlags::empty()).map_err(failed)?;
+    std::thread::spawn(move || {
+        let mut polled = [PollFd::new(&watched, PollFlags::IN)];
+        while poll(&mut polled, None).is_err() {}
+        if let Err(error) = stopper.stop() {
+            output::note(format_args!("{error}"));
+        }
+    });
+    Ok(())
+}
+
+/// The arguments of this program. Translates a call by the mount helper's name, `mount.forebay ADDR DIR -o
+/// LIST`, and drops flags that are meant for other helpers.
 pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut given = given.peekable();
     let name = given.peek().and_then(|name| Path::new(name).file_name());
@@ -173,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_helper_of_mount_is_understood() {
+    fn mount_helper_arguments_are_translated() {
         for (given, expected) in [
             ("forebay ls -l", "forebay ls -l"),
             (

@@ -1,4 +1,4 @@
-//! `ls`, `stat`, `du`: looking around.
+//! `ls`, `stat`, `du`: listing names and attributes.
 
 use crate::connect::Service;
 use crate::failure::Outcome;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Ls {
-    /// What to list
+    /// Files and directories to list
     #[arg(default_value = "/")]
     paths: Vec<PathBuf>,
-    /// With modes, owners, sizes and times
+    /// Show modes, owners, sizes and times
     #[arg(short)]
     long: bool,
-    /// With names that begin with a dot
+    /// Show names that begin with a dot
     #[arg(short)]
     all: bool,
-    /// With everything below
+    /// List directories recursively
     #[arg(short = 'R')]
     recursive: bool,
     /// Print as JSON
@@ -35,7 +35,7 @@ pub(crate) struct Ls {
 
 #[derive(Args)]
 pub(crate) struct Stat {
-    /// Which files
+    /// Files and directories to show
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print as JSON
@@ -47,10 +47,10 @@ pub(crate) struct Stat {
 
 #[derive(Args)]
 pub(crate) struct Du {
-    /// Which directories
+    /// Directories to measure
     #[arg(default_value = "/")]
     paths: Vec<PathBuf>,
-    /// Only one sum for each
+    /// Print only one total for each
     #[arg(short)]
     sum: bool,
     /// Print as JSON
@@ -64,7 +64,7 @@ fn shown(path: &Path) -> String {
     lossy(path.as_os_str().as_bytes())
 }
 
-/// Makes views of entries.
+/// Builds views of entries.
 struct Viewer {
     client: Client,
     people: People,
@@ -89,7 +89,7 @@ impl Viewer {
     }
 }
 
-/// One directory, or one named file.
+/// A directory, or a single file that was named.
 struct Group {
     heading: Option<String>,
     entries: Vec<Entry>,
@@ -126,7 +126,7 @@ impl Ls {
     }
 
     fn group(&self, viewer: &Viewer, path: &Path) -> Outcome<Group> {
-        // A link that leads nowhere is shown as a link.
+        // A dangling symbolic link is shown as a link.
         let attr = match viewer.client.stat(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => viewer.client.lstat(path)?,
             found => found?,
@@ -186,7 +186,7 @@ impl Du {
 struct Adder<'a> {
     client: &'a Client,
     only_top: bool,
-    /// Files with several names, which count once.
+    /// Files with several names; each counts once.
     seen: HashSet<FileId>,
     sums: &'a mut Vec<Sum>,
 }

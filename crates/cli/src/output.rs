@@ -1,4 +1,4 @@
-//! The only place that prints.
+//! The only module that prints.
 
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::fmt::{Arguments, Display};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 
-/// Shows a view: as text for people, as JSON for machines.
+/// Prints a view, as text or as JSON.
 pub(crate) fn show<V: Display + Serialize>(view: &V, json: bool) -> Outcome {
     if !json {
         return text(view);
@@ -17,7 +17,7 @@ pub(crate) fn show<V: Display + Serialize>(view: &V, json: bool) -> Outcome {
     }
 }
 
-/// Prints a value as one line of JSON, for a process that waits for it.
+/// Prints a value as one line of JSON, for a process that reads it.
 pub(crate) fn message<V: Serialize>(value: &V) -> Outcome {
     match serde_json::to_string(value) {
         Ok(line) => text(line),
@@ -25,9 +25,9 @@ pub(crate) fn message<V: Serialize>(value: &V) -> Outcome {
     }
 }
 
-/// Prints text and ends its line; prints nothing for nothing.
+/// Prints text with a final newline; prints nothing for an empty text.
 pub(crate) fn text(shown: impl Display) -> Outcome {
-    let mut shown = tame(&shown.to_string());
+    let mut shown = without_control_chars(&shown.to_string());
     if shown.is_empty() {
         return Ok(());
     }
@@ -35,8 +35,8 @@ pub(crate) fn text(shown: impl Display) -> Outcome {
     bytes(shown.as_bytes())
 }
 
-/// Names and labels are other people's words: what would steer a terminal is not passed on.
-fn tame(shown: &str) -> String {
+/// Replaces control characters: names and labels come from other users and must not control the terminal.
+fn without_control_chars(shown: &str) -> String {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     shown.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -44,69 +44,70 @@ fn tame(shown: &str) -> String {
 /// Writes bytes to standard output.
 pub(crate) fn bytes(bytes: &[u8]) -> Outcome {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| unwritten(&error))
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| write_failure(&error))
 }
 
-fn unwritten(error: &io::Error) -> Failure {
+fn write_failure(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::Unread,
         _ => Failure::Failed(format!("cannot write to standard output: {error}")),
     }
 }
 
-/// Whether somebody watches standard error.
+/// Whether standard error is a terminal.
 pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Says on standard error what went wrong: in one line, unless a place has to be pointed at.
+/// Prints a failure on standard error: in one line, unless it points at a place in a text.
 pub(crate) fn complain(failure: &Failure) {
     if let Failure::Pointed(text) = failure {
         return note(format_args!("{text}"));
     }
     if let Some(text) = failure.text() {
-        note(format_args!("{}", tame(&text.replace('\n', " "))));
+        note(format_args!("{}", without_control_chars(&text.replace('\n', " "))));
     }
 }
 
-/// Shows a view on standard error, where standard output belongs to somebody else: JSON in one line.
+/// Prints a view on standard error, for commands whose standard output belongs to another program; JSON in one
+/// line.
 pub(crate) fn report<V: Display + Serialize>(view: &V, json: bool) -> Outcome {
     let shown = match json {
         true => serde_json::to_string(view)
             .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?,
-        false => tame(view.to_string().trim_end()),
+        false => without_control_chars(view.to_string().trim_end()),
     };
     let mut err = io::stderr().lock();
     for line in shown.lines() {
         let start = if json { "" } else { "forebay: " };
-        // If even that fails there is nobody left to tell.
+        // A failed write to standard error cannot be reported anywhere.
         let _ = writeln!(err, "{start}{line}");
     }
     Ok(())
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn note(text: Arguments<'_>) {
-    // If even that fails there is nobody left to tell.
+    // A failed write to standard error cannot be reported anywhere.
     let _ = writeln!(io::stderr().lock(), "forebay: {text}");
 }
 
-/// Says that this program has a bug, in one line.
-pub(crate) fn confess(info: &PanicHookInfo<'_>) {
+/// Reports a panic as a bug, in one line.
+pub(crate) fn report_panic(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let what = payload.downcast_ref::<&str>().copied();
     let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     let what = what.replace('\n', " ");
-    note(format_args!("a bug of forebay itself: {what}{place}: please report this line"));
+    note(format_args!("internal error: {what}{place}: this is a bug, please report this line"));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::tame;
+    use super::without_control_chars;
 
     #[test]
-    fn names_cannot_steer_a_terminal() {
-        assert_eq!(tame("a\u{1b}[2Jb\tc\nd\u{9b}e"), "a\u{fffd}[2Jb\tc\nd\u{fffd}e");
+    fn control_characters_in_names_are_replaced() {
+        assert_eq!(without_control_chars("a\u{1b}[2Jb\tc\nd\u{9b}e"), "a\u{fffd}[2Jb\tc\nd\u{fffd}e");
     }
 }

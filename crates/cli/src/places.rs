@@ -1,14 +1,14 @@
-//! Where things are when nobody says where.
+//! Default paths.
 
 use forebay_server::beside;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The socket of a service that root runs for everybody.
+/// The socket of a service that root runs for all users.
 const SYSTEM_SOCKET: &str = "/run/forebay.sock";
 const SYSTEM_STORE: &str = "/var/lib/forebay/store";
 
-/// What the defaults depend on.
+/// The environment that the defaults depend on.
 pub(crate) struct Surroundings {
     is_root: bool,
     uid: u32,
@@ -19,14 +19,14 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The environment of this process.
     pub(crate) fn here() -> Surroundings {
         let user = rustix::process::geteuid();
         Surroundings::new(user.as_raw(), |name| std::env::var_os(name))
     }
 
     fn new(uid: u32, get: impl Fn(&str) -> Option<OsString>) -> Surroundings {
-        // Relative paths are to be passed over, says the specification of these variables.
+        // The XDG specification requires relative paths to be ignored.
         let dir = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         Surroundings {
             is_root: uid == 0,
@@ -38,7 +38,7 @@ impl Surroundings {
         }
     }
 
-    /// The store of a server; `None` where nobody knows whose home this is.
+    /// The store of a server; `None` if no home directory is known.
     pub(crate) fn store(&self) -> Option<PathBuf> {
         if self.is_root {
             return Some(SYSTEM_STORE.into());
@@ -58,7 +58,7 @@ impl Surroundings {
         }
     }
 
-    /// Where a client may find a service, best first: the user's own, started here or in another session, then the
+    /// Candidate sockets of a service, best first: the user's own (this session, then other sessions), then the
     /// machine's.
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
         let mut places = Vec::new();
@@ -71,7 +71,7 @@ impl Surroundings {
         places
     }
 
-    /// Where settings may be, best first.
+    /// Candidate paths of forebay.toml, best first.
     pub(crate) fn settings(&self) -> Vec<PathBuf> {
         let own = self.settings.clone().or_else(|| Some(self.home.as_ref()?.join(".config")));
         let dirs = own.into_iter().chain([PathBuf::from("/etc")]);
@@ -95,10 +95,10 @@ mod tests {
         for (uid, environment, store, socket, settings) in [
             (
                 0,
-                "HOME=/root XDG_RUNTIME_DIR=/",
+                "HOME=/superuser XDG_RUNTIME_DIR=/",
                 "/var/lib/forebay/store",
                 "/run/forebay.sock",
-                "/root/.config/forebay/forebay.toml",
+                "/superuser/.config/forebay/forebay.toml",
             ),
             (
                 7,
@@ -127,7 +127,10 @@ mod tests {
             assert_eq!(found, Path::new(store), "{environment}");
             assert_eq!(here.socket(&found), Path::new(socket), "{environment}");
             assert_eq!(here.settings()[0], Path::new(settings), "{environment}");
-            assert!(here.sockets().contains(&here.socket(&found)), "clients look where servers listen");
+            assert!(
+                here.sockets().contains(&here.socket(&found)),
+                "clients look for the socket where servers create it"
+            );
             assert_eq!(here.sockets().last().unwrap(), Path::new("/run/forebay.sock"));
         }
         assert_eq!(surroundings(7, "").store(), None);

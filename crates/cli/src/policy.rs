@@ -1,4 +1,4 @@
-//! `policy`: how the service is shared.
+//! `policy`: the sharing policy of the service.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
@@ -11,9 +11,9 @@ use forebay_policy::share::Policy;
 pub(crate) enum Command {
     /// Show the policy, and whether all servers follow it
     Show(Show),
-    /// Share by another policy from now on, on all servers
+    /// Set the sharing policy of all servers
     Set(Set),
-    /// Let writes go into the buffer or past it in another way from now on, on all servers
+    /// Set how all servers route writes: into the buffer or directly to the back end
     Route(Route),
 }
 
@@ -68,7 +68,7 @@ impl Command {
     }
 }
 
-/// Reads a policy; `place` says where it was written.
+/// Parses a policy; `place` names its source in messages.
 pub(crate) fn read(place: &str, text: &str) -> Outcome<Policy> {
     text.parse().map_err(|error| Failure::Pointed(format!("{place}: {error}")))
 }

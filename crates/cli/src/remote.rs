@@ -1,4 +1,4 @@
-//! Paths of the service, and what commands that take several of them have in common.
+//! Paths of the service; helpers for commands that take several paths.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -15,8 +15,8 @@ pub(crate) fn join(dir: &Path, name: &Name) -> PathBuf {
     dir.join(OsStr::from_bytes(name.as_bytes()))
 }
 
-/// What a path leads to, or `None` where it leads nowhere.
-pub(crate) fn look(client: &Client, path: &Path) -> Outcome<Option<Attr>> {
+/// The attributes at a path, or `None` if it does not exist.
+pub(crate) fn stat_if_exists(client: &Client, path: &Path) -> Outcome<Option<Attr>> {
     match client.stat(path) {
         Ok(attr) => Ok(Some(attr)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -24,7 +24,7 @@ pub(crate) fn look(client: &Client, path: &Path) -> Outcome<Option<Attr>> {
     }
 }
 
-/// The entries of a directory with their attributes, by name.
+/// The entries of a directory with their attributes, sorted by name.
 pub(crate) fn entries(client: &Client, dir: &Path) -> Outcome<Vec<(Entry, Attr)>> {
     let mut entries = Vec::new();
     for entry in client.read_dir(dir, Listing::Attributes)? {
@@ -39,20 +39,21 @@ pub(crate) fn entries(client: &Client, dir: &Path) -> Outcome<Vec<(Entry, Attr)>
     Ok(entries)
 }
 
-/// The last part of a path, by which its copy is known.
+/// The last component of a path, which names its copy.
 pub(crate) fn last_part(path: &Path) -> Outcome<OsString> {
-    path.file_name().map(OsStr::to_owned).ok_or_else(|| {
-        Failure::Usage(format!("{} has no name of its own: name the entries in it", path.display()))
-    })
+    path.file_name()
+        .map(OsStr::to_owned)
+        .ok_or_else(|| Failure::Usage(format!("{} has no file name: name the entries in it", path.display())))
 }
 
-/// Where each of several things goes: into the target if that is a directory, else to the target itself.
+/// The destination of each source: in the target if that is a directory, else the target itself.
 pub(crate) fn targets(is_directory: bool, target: &Path, sources: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
     if is_directory {
         return sources.iter().map(|source| Ok(target.join(last_part(source)?))).collect();
     }
     if target.as_os_str().as_bytes().ends_with(b"/") || sources.len() > 1 {
-        let text = format!("{} is not a directory: make it first, or name one target", target.display());
+        let text =
+            format!("{} is not a directory: create it first, or give a single source", target.display());
         return Err(Failure::Failed(text));
     }
     Ok(vec![target.to_owned()])
@@ -60,10 +61,10 @@ pub(crate) fn targets(is_directory: bool, target: &Path, sources: &[PathBuf]) ->
 
 /// Whether a path of the service is a directory.
 pub(crate) fn is_directory(client: &Client, path: &Path) -> Outcome<bool> {
-    Ok(look(client, path)?.is_some_and(|attr| attr.kind == FileKind::Directory))
+    Ok(stat_if_exists(client, path)?.is_some_and(|attr| attr.kind == FileKind::Directory))
 }
 
-/// Does something to each; goes on where one fails, after saying so.
+/// Calls `act` for each item; reports a failure and continues.
 pub(crate) fn each<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcome {
     let mut all_well = true;
     for item in items {
@@ -79,7 +80,7 @@ pub(crate) fn each<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcom
     if all_well { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// The bits that this process takes away from the modes of what it makes.
+/// The umask of this process.
 pub(crate) fn mask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_things_go() {
+    fn targets_of_sources() {
         let check = |is_directory, target: &str, sources: &[&str]| {
             let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
             let targets = targets(is_directory, Path::new(target), &sources).ok()?;

@@ -1,4 +1,4 @@
-//! `route`: which writes of a trace would be buffered, without a service.
+//! `route`: which writes of a trace would be buffered, computed without a service.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -15,21 +15,21 @@ use std::path::PathBuf;
 
 /// Longest line of a trace.
 const LINE: u64 = 16 << 10;
-/// What the first line may say instead of a write.
+/// The optional heading of a trace.
 const HEADING: &str = "file,offset,size";
 
 #[derive(Args)]
 pub(crate) struct Route {
-    /// The writes in the order in which they came: file,offset,size on each line, in bytes
+    /// The writes in order of arrival: file,offset,size on each line, in bytes
     #[arg(value_name = "TRACE.csv")]
     trace: PathBuf,
-    /// Look at so many writes at a time
+    /// Number of writes in one stream
     #[arg(long, value_name = "N", default_value_t = 128)]
     stream: usize,
     /// Above this share of random writes the next ones are buffered
     #[arg(long, value_name = "SHARE", default_value_t = 0.45)]
     high: f64,
-    /// Below this share of random writes the next ones go straight to the storage behind
+    /// Below this share of random writes the next ones go directly to the back end
     #[arg(long, value_name = "SHARE", default_value_t = 0.30)]
     low: f64,
     /// Print as JSON
@@ -37,14 +37,14 @@ pub(crate) struct Route {
     json: bool,
 }
 
-/// What was found out about one stream.
+/// The result for one stream.
 #[derive(Serialize)]
 struct Stream {
     index: usize,
     requests: usize,
     random: usize,
     percent: f64,
-    /// Where the next stream goes; a stream that is not full decides nothing.
+    /// Where the next stream goes; an incomplete stream decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<route::Route>,
 }
@@ -75,7 +75,7 @@ impl Route {
     fn routed(&self, settings: Settings, trace: &mut impl BufRead) -> Outcome<Routed> {
         let mut detector = Detector::new(settings);
         let mut routed = Routed { streams: Vec::new(), buffered_bytes: 0, direct_bytes: 0 };
-        // The names of one stream: what a file is called matters no longer than that.
+        // File names of the current stream only: the classifier forgets files between streams.
         let mut files: HashMap<String, FileId> = HashMap::new();
         let (mut line, mut number) = (Vec::new(), 0_u64);
         loop {
@@ -104,20 +104,20 @@ impl Route {
         Ok(routed)
     }
 
-    /// One line of the trace; nothing if it is empty or the heading.
+    /// Parses one line of the trace; `None` if it is empty or the heading.
     fn parse<'a>(&self, number: u64, line: &'a [u8]) -> Outcome<Option<(&'a str, u64, u64)>> {
         let wrong = |what: &str| {
             let place = format!("{}:{number}", self.trace.display());
             Failure::Usage(format!("{place}: {what}: write {HEADING}, such as ckpt.7,1048576,262144"))
         };
         if line.len() as u64 >= LINE {
-            return Err(wrong("the line has no end"));
+            return Err(wrong("the line is too long"));
         }
-        let line = std::str::from_utf8(line).map_err(|_| wrong("the line is no text"))?.trim();
+        let line = std::str::from_utf8(line).map_err(|_| wrong("the line is not UTF-8"))?.trim();
         if line.is_empty() || (number == 1 && line == HEADING) {
             return Ok(None);
         }
-        // From the end: a name may have commas.
+        // Split from the end: a file name may contain commas.
         let mut words = line.rsplitn(3, ',').map(str::trim);
         let (Some(len), Some(offset), Some(file)) = (words.next(), words.next(), words.next()) else {
             return Err(wrong("the line has fewer than three columns"));

@@ -1,21 +1,21 @@
-//! `forebay.toml`: a table `[server]` for `up`, a table `[client]` for everybody else.
+//! `forebay.toml`: the table `[server]` configures `up`, the table `[client]` all other commands.
 
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
-use forebay_server::Config;
+use forebay_server::{Config, TransportSettings};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Default)]
 pub(crate) struct Settings {
-    /// The file, if there is one.
+    /// The path of the file, if there is one.
     pub(crate) path: Option<PathBuf>,
     pub(crate) client: ClientSettings,
     pub(crate) server: Config,
-    /// Keys of `[server]` that are in the file, and not only in the defaults.
+    /// Keys of `[server]` that the file sets.
     given: BTreeSet<String>,
 }
 
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
 pub(crate) struct ClientSettings {
     pub(crate) service: Option<String>,
     pub(crate) key: Option<PathBuf>,
+    pub(crate) transport: TransportSettings,
 }
 
 #[derive(Default, Deserialize)]
@@ -35,7 +36,7 @@ struct Tables {
 }
 
 impl Settings {
-    /// Reads the named file, or else the first one found in the usual places, or else none.
+    /// Reads the named file, or else the first one in the default places, or else none.
     pub(crate) fn load(named: Option<&Path>) -> Outcome<Settings> {
         let path = match named {
             Some(path) => Some(path.to_owned()),
@@ -66,7 +67,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Paths in the file are meant from the file's own directory.
+    /// Relative paths in the file are relative to the file's directory.
     fn resolve(&mut self, dir: &Path) {
         let server = &mut self.server;
         let paths = [
@@ -81,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// Whether the file has this key in `[server]`.
+    /// Whether the file sets this key in `[server]`.
     pub(crate) fn gives(&self, key: &str) -> bool {
         self.given.contains(key)
     }
@@ -91,10 +92,11 @@ fn find() -> Outcome<Option<PathBuf>> {
     let here = PathBuf::from("forebay.toml");
     if let Ok(meta) = here.metadata() {
         let me = rustix::process::geteuid().as_raw();
-        // Whoever works in a directory of somebody else would otherwise be sent to that person's service.
+        // Ignore a file of another user: it would send a user who works in that directory to the other user's
+        // service.
         if meta.uid() != me && meta.uid() != 0 {
             return Err(Failure::Failed(format!(
-                "forebay.toml in this directory belongs to user {}: name it with --config to use it all the same",
+                "forebay.toml in this directory belongs to user {}: name it with --config to use it anyway",
                 meta.uid()
             )));
         }
@@ -106,28 +108,36 @@ fn find() -> Outcome<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_client::Security;
     use forebay_model::Bytes;
 
     #[test]
-    fn a_file_is_read() {
+    fn settings_file_is_read() {
         let text = "[client]\nservice = \"unix:/run/x\"\nkey = \"k\"\n\n[server]\ncapacity = \"4GiB\"\nstore = \"s\"\n\
-                    [server.limits]\nturns = 3\n";
+                    [server.limits]\nturns = 3\n[server.transport]\nsecurity = \"authenticate\"\n\
+                    [client.transport]\nsecurity = \"encrypt\"\n";
         let settings = Settings::read(Path::new("/etc/forebay/forebay.toml"), text).unwrap();
         assert_eq!(settings.client.service.as_deref(), Some("unix:/run/x"));
         assert_eq!(settings.client.key.as_deref(), Some(Path::new("/etc/forebay/k")));
         assert_eq!(settings.server.capacity, Bytes::mib(4096));
         assert_eq!(settings.server.store, Path::new("/etc/forebay/s"));
         assert_eq!(settings.server.limits.turns, 3);
+        assert_eq!(settings.server.transport.security, Some(Security::Authenticate));
+        assert_eq!(settings.client.transport.security, Some(Security::Encrypt));
         assert!(settings.gives("capacity") && settings.gives("limits") && !settings.gives("socket"));
     }
 
     #[test]
-    fn faults_name_file_line_and_key() {
+    fn errors_name_file_line_and_key() {
         for (text, expected) in [
             ("[server]\n\ncapacty = 1\n", "f.toml line 3: unknown key `capacty`"),
             ("[sever]\n", "f.toml line 1: unknown key `sever`"),
             ("[server.limits]\nturn = 1\n", "f.toml line 2: unknown key `turn`"),
             ("[server]\ncapacity = \"much\"\n", "line 2: \"much\" is not a size"),
+            (
+                "[server.transport]\nsecurity = \"tls\"\n",
+                "line 2: unknown variant `tls`, expected one of `none`",
+            ),
             ("[server\n", "line 1: "),
             ("[client]\nservice = 3\n", "line 2: invalid type"),
         ] {

@@ -1,4 +1,4 @@
-//! `shares`: what a policy would give each job, without a service.
+//! `shares`: the share that a policy would give each job, computed without a service.
 
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Name, Table};
@@ -10,15 +10,15 @@ use forebay_policy::share::{MAX_JOBS, Policy, Presence, divide, outline, shares}
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-/// Most nodes, and the highest priority, that a file may give a job.
+/// Largest number of nodes, and highest priority, of a job.
 const MOST: u32 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct Shares {
-    /// The jobs: a TOML file with tables named job: id, user, group, nodes, priority, servers
+    /// TOML file with a `job` table for each job: id, user, group, nodes, priority, servers
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The policy, instead of the file's
+    /// Use this policy instead of the file's
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// Print as JSON
@@ -33,7 +33,7 @@ const MOST_SERVERS: usize = 4096;
 struct Entry {
     id: Name,
     job: Job,
-    /// Nothing: on all servers.
+    /// `None` means all servers.
     servers: Option<Vec<String>>,
 }
 

@@ -1,18 +1,19 @@
-//! Being asked to stop.
+//! Signals that stop the process.
 
 use crate::failure::{Failure, Outcome};
 use rustix::process::Signal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// From now on, does this whenever somebody wants the process to stop: Ctrl-C, SIGTERM, or the terminal is gone.
+/// Calls `act` on every SIGINT, SIGTERM and SIGHUP from now on.
 pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> Outcome {
     on_signal(move |_| act())
 }
 
-/// The same, for whoever wants to know how it was said.
+/// Like [`on_stop`], and passes the signal.
 pub(crate) fn on_signal(mut act: impl FnMut(Signal) + Send + 'static) -> Outcome {
-    let failed = |error: std::io::Error| Failure::Failed(format!("cannot listen for signals: {error}"));
+    let failed =
+        |error: std::io::Error| Failure::Failed(format!("cannot install the signal handler: {error}"));
     let runtime = Builder::new_current_thread().enable_io().build().map_err(failed)?;
     let within = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! `stage`: what is brought near from the back end before it is read, and what is brought out.
+//! `stage`: copies files from the back end into the read cache before they are read, and drains files.
 
 use crate::connect::Service;
-use crate::drain::{await_end, begin, conclude};
+use crate::drain::{await_end, begin, report_result};
 use crate::failure::Outcome;
 use crate::transfer::Progress;
 use crate::{human, output, remote};
@@ -13,21 +13,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// As much is asked to come near at once.
+/// Bytes of one prefetch request.
 const STEP: u64 = 8 << 20;
 
-/// Brings files from the back end here, or the other way
+/// Copies files from the back end into the buffer, or the other way
 #[derive(Subcommand)]
 pub(crate) enum Stage {
-    /// Bring what is in the back end near, to be read soon, and wait until it is
+    /// Copy files from the back end into the buffer's read cache, and wait until they are there
     In(StageIn),
-    /// Bring what is here out, and wait until it is in the back end
+    /// Drain files to the back end, and wait until they are there
     Out(StageOut),
 }
 
 #[derive(Args)]
 pub(crate) struct StageOut {
-    /// What is to leave
+    /// Files and directories to drain
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print as JSON
@@ -51,7 +51,7 @@ impl StageOut {
         let client = self.service.connect()?;
         for path in &self.paths {
             let report = begin(&client, Some(path), None)?;
-            conclude(await_end(&client, report)?, self.json)?;
+            report_result(await_end(&client, report)?, self.json)?;
         }
         Ok(())
     }
@@ -59,7 +59,7 @@ impl StageOut {
 
 #[derive(Args)]
 pub(crate) struct StageIn {
-    /// What is to come: files, and directories with all that is in them
+    /// Files to read ahead, and directories with everything in them
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print as JSON
@@ -69,29 +69,30 @@ pub(crate) struct StageIn {
     service: Service,
 }
 
-/// What was brought near.
+/// The result of `stage in`.
 #[derive(Default, Serialize)]
 struct StagedIn {
     files: u64,
-    /// Their length.
+    /// The total size of the files.
     bytes: u64,
-    /// How much of it is near: what was written here and has not left need not be.
-    near: u64,
-    /// Most that all servers keep near; what was brought first goes first.
+    /// Bytes in the read cache. Data written to the buffer and not drained yet is not copied.
+    #[serde(rename = "near")]
+    read_cache: u64,
+    /// The read cache size of all servers; the oldest data is evicted first.
     room: u64,
-    /// Whether some was not brought because it would have driven out what had just come.
+    /// Whether data was skipped because it would have evicted data of the same command.
     full: bool,
     seconds: f64,
 }
 
 impl fmt::Display for StagedIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StagedIn { files, bytes, near, room, full, .. } = self;
+        let StagedIn { files, bytes, read_cache, room, full, .. } = self;
         let (files, bytes) = (human::counted(*files, "file"), human::size(*bytes));
-        write!(f, "{files} of {bytes}: {} brought near", human::size(*near))?;
+        write!(f, "{files} of {bytes}: {} in the read cache", human::size(*read_cache))?;
         if *full {
             let room = human::size(*room);
-            write!(f, "; there is room for {room}, and the rest is read from the back end as ever")?;
+            write!(f, "; the read cache holds {room}, and the rest is read from the back end")?;
         }
         Ok(())
     }
@@ -102,10 +103,11 @@ impl StageIn {
         let (client, progress, begin) = (self.service.connect()?, Progress::new(), Instant::now());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let staging = Staging { client: &client, progress: &progress, turn: since.as_nanos() as u64 };
-        let mut staged = StagedIn { room: client.drain_state(None)?.status.near.1, ..StagedIn::default() };
+        let mut staged =
+            StagedIn { room: client.drain_state(None)?.status.read_cache.1, ..StagedIn::default() };
         let brought = remote::each(&self.paths, |path| {
             let attr = client.stat(path)?;
-            staging.bring(path, &attr, &mut staged)
+            staging.prefetch(path, &attr, &mut staged)
         });
         progress.finish();
         staged.seconds = begin.elapsed().as_secs_f64();
@@ -114,7 +116,7 @@ impl StageIn {
     }
 }
 
-/// What belongs together, so that nothing of it drives out the rest.
+/// One `stage in`: its requests share a turn, so that they do not evict each other's data.
 struct Staging<'a> {
     client: &'a Client,
     progress: &'a Progress,
@@ -122,13 +124,13 @@ struct Staging<'a> {
 }
 
 impl Staging<'_> {
-    /// Brings a file near, or all that are in a directory.
-    fn bring(&self, path: &Path, attr: &Attr, staged: &mut StagedIn) -> Outcome {
+    /// Copies a file, or all files in a directory, into the read cache.
+    fn prefetch(&self, path: &Path, attr: &Attr, staged: &mut StagedIn) -> Outcome {
         match attr.kind {
             FileKind::Directory => {
                 let entries = remote::entries(self.client, path)?;
                 remote::each(&entries, |(entry, attr)| {
-                    self.bring(&remote::join(path, &entry.name), attr, staged)
+                    self.prefetch(&remote::join(path, &entry.name), attr, staged)
                 })
             }
             FileKind::File => {
@@ -137,9 +139,9 @@ impl Staging<'_> {
                 staged.bytes += attr.size;
                 for offset in (0..attr.size).step_by(STEP as usize) {
                     let len = STEP.min(attr.size - offset);
-                    // Where one server has no room others may have.
+                    // If one server's cache is full, others may have space.
                     let report = self.client.fetch(attr.id, offset, len, self.turn)?;
-                    staged.near += report.fetched;
+                    staged.read_cache += report.fetched;
                     staged.full |= report.full;
                     self.progress.copied(len);
                 }

@@ -1,4 +1,4 @@
-//! `store`: stores on disk, without a server.
+//! `store`: works on stores on disk without a server.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Store {
-    /// Show what a store's files say; a server may be using it
+    /// Show the contents of a store's files; a server may be using it
     Inspect(Inspect),
-    /// Give up the bytes of a store whose regions are lost; names stay
+    /// Discard the data of a store whose regions are lost; names stay
     Replace(Replace),
     /// Remove a store with everything in it
     Remove(Remove),
@@ -21,7 +21,7 @@ pub(crate) enum Store {
 pub(crate) struct Inspect {
     /// The directory of the store
     dir: PathBuf,
-    /// With every record of every journal
+    /// Include every record of every journal
     #[arg(long)]
     records: bool,
     /// Print as JSON
@@ -33,10 +33,10 @@ pub(crate) struct Inspect {
 pub(crate) struct Replace {
     /// The directory of the store
     dir: PathBuf,
-    /// Make the new regions on disk instead of in memory
+    /// Create the new regions on disk instead of in memory
     #[arg(long)]
     disk: bool,
-    /// Even if the old regions are still there
+    /// Do it even if the old regions still exist
     #[arg(long)]
     yes: bool,
     /// Print as JSON
@@ -48,7 +48,7 @@ pub(crate) struct Replace {
 pub(crate) struct Remove {
     /// The directory of the store
     dir: PathBuf,
-    /// Yes, remove all of it
+    /// Confirm the removal
     #[arg(long)]
     yes: bool,
     /// Print as JSON

@@ -1,4 +1,4 @@
-//! `up`: a server in this process, or in one of its own.
+//! `up`: runs a server in this process, or in a background process.
 
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
@@ -11,6 +11,7 @@ use forebay_client::{Address, ClientConfig};
 use forebay_model::{Bytes, ServerId};
 use forebay_policy::share::Discipline;
 use forebay_server::{Config, Medium, Running, Server, Stopper, parse_rate};
+use forebay_store::available_memory;
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
@@ -18,16 +19,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
-/// What a server takes when nobody says how much it may.
+/// Default capacity of a server.
 const USUAL: Bytes = Bytes::mib(4096);
 const LEAST: Bytes = Bytes::mib(64);
+/// OOM score of the server: the kernel kills 1000 first and -1000 never.
+const OOM_SCORE: &str = "-500";
 
 #[derive(Args, Clone)]
 pub(crate) struct Up {
-    /// The directory of the store; made if it is not there
+    /// The directory of the store; created if missing
     #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// Bytes that files can fill, such as 4GiB; a store keeps what it was made with
+    /// Capacity on this machine, such as 4GiB, divided between its servers; an existing store keeps its
+    /// capacity
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
     /// Keep data in memory: fastest, lost with the machine (the default)
@@ -36,7 +40,8 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
-    /// What stands behind the buffer, as dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND: its files appear here, and are changed there too
+    /// Back end: dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND; its files are visible in the
+    /// buffer, and changes are drained to it
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// The Unix socket to listen on
@@ -45,19 +50,20 @@ pub(crate) struct Up {
     /// Listen on TCP too, such as 127.0.0.1:7411
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// The key file for TCP; made if it is not there
+    /// The key file for TCP; the first server creates it if it is missing
     #[arg(long, value_name = "FILE", env = "FOREBAY_KEY", hide_env_values = true)]
     pub(crate) key: Option<PathBuf>,
-    /// How jobs share the server, such as user-then-size-fair
+    /// Sharing policy for jobs, such as user-then-size-fair
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
-    /// What enforces the policy: stride, tokens, fifo, gift, tbf
+    /// Scheduler that enforces the policy: stride, tokens, fifo, gift, tbf
     #[arg(long, value_name = "NAME")]
     pub(crate) scheduler: Option<Discipline>,
-    /// Serve no more than this, as a device would, such as 400MiB/s
+    /// Limit the throughput to that of a device, such as 400MiB/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) device_rate: Option<Bytes>,
-    /// Run so many servers of one service in this process, each with a store, socket and port beside the first's
+    /// Run N servers of one service in this process, each with its own store, socket and port beside the
+    /// first's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), conflicts_with = "server")]
     pub(crate) servers: Option<u16>,
     /// This server's number in the list of servers in forebay.toml
@@ -66,22 +72,22 @@ pub(crate) struct Up {
     /// Another server of the service, as tcp:host:port; may be given several times
     #[arg(long = "peer", value_name = "ADDR")]
     pub(crate) peers: Vec<String>,
-    /// How often servers tell each other of their jobs, in milliseconds
+    /// How often servers exchange their job tables, in milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) lambda: Option<u64>,
     /// Settings to use instead of the forebay.toml in this directory, ~/.config/forebay or /etc/forebay
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Run in the background; return when the server answers
+    /// Run in the background; return when the server is ready
     #[arg(long)]
     pub(crate) detach: bool,
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// This is the process in the background
+    /// Internal: this is the background process
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-    /// End, in order, when the process that started this one ends
+    /// Stop gracefully when the parent process exits
     #[arg(long, hide = true)]
     pub(crate) with_parent: bool,
 }
@@ -89,13 +95,14 @@ pub(crate) struct Up {
 impl Up {
     pub(crate) fn run(self) -> Outcome {
         let settings = Settings::load(self.config.as_deref())?;
-        let config = self.decide(&settings, &Surroundings::here())?;
+        let config = self.merge(&settings, &Surroundings::here())?;
+        require_key(&config)?;
         if self.detach {
             let started = detach::start(&config, self.servers, settings.path.as_deref())?;
             return output::show(&started, self.json);
         }
         if self.background {
-            // Fails only for the leader of a group, who is in no need of a new session.
+            // Fails only for the leader of a process group, which needs no new session.
             let _ = setsid();
             std::env::set_current_dir("/")
                 .map_err(|error| Failure::local("enter", Path::new("/"), &error))?;
@@ -107,8 +114,8 @@ impl Up {
         self.serve(&config)
     }
 
-    /// Flags win over the file, the file over the defaults.
-    fn decide(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
+    /// Merges the settings: flags override the file, the file overrides the defaults.
+    fn merge(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
         let file_has = |key| settings.gives(key);
         let store = match &self.store {
             Some(store) => store.clone(),
@@ -117,29 +124,31 @@ impl Up {
                 .store()
                 .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
         };
-        let store = whole(&store)?;
+        let store = absolute_path(&store)?;
         let medium = match (self.memory, self.disk) {
             (false, true) => Medium::Disk,
             (true, _) => Medium::Memory,
             _ => settings.server.medium,
         };
-        let asked = self.capacity.or(file_has("capacity").then_some(settings.server.capacity));
-        let capacity = match asked {
-            Some(capacity) => capacity,
-            None => forebay_store::capacity_of(&store)?.unwrap_or_else(|| fitting(&store, medium)),
+        let requested = self.capacity.or(file_has("capacity").then_some(settings.server.capacity));
+        let each = |all: Bytes| Bytes(all.0 / u64::from(self.servers.unwrap_or(1)));
+        let capacity = match requested {
+            Some(capacity) => each(capacity),
+            None => forebay_store::capacity_of(&store)?.unwrap_or_else(|| each(fitting(&store, medium))),
         };
         let server = self.server.map_or(settings.server.server, ServerId);
         let listed = settings.server.servers.iter().find(|member| member.server == server);
         let named = listed.and_then(|member| member.socket.clone()).map(PathBuf::from);
         let socket = self.socket.clone().or_else(|| settings.server.socket.clone()).or(named);
-        let socket = whole(&socket.unwrap_or_else(|| here.socket(&store)))?;
+        let socket = absolute_path(&socket.unwrap_or_else(|| here.socket(&store)))?;
         let key = self.key.clone().filter(|path| !path.as_os_str().is_empty());
-        let key = key.or_else(|| settings.server.key.clone()).map(|key| whole(&key)).transpose()?;
-        // Two users of one machine can both have a server only if none takes a port unasked.
+        let key = key.or_else(|| settings.server.key.clone()).map(|key| absolute_path(&key)).transpose()?;
+        // TCP is off unless requested: otherwise two users of one machine could not both run a server.
         let in_list = listed.and_then(|member| member.address.trim_start_matches("tcp:").parse().ok());
-        let asked = self.listen.or(in_list.filter(|_| !file_has("listen")));
-        let tcp = asked.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
-        let listen = asked.unwrap_or(settings.server.listen);
+        let requested = self.listen.or(in_list.filter(|_| !file_has("listen")));
+        let tcp =
+            requested.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
+        let listen = requested.unwrap_or(settings.server.listen);
         let (usual, policy) = (&settings.server, self.policy.as_deref());
         let policy = policy.map_or(Ok(usual.policy.clone()), |text| policy::read("--policy", text))?;
         let topology = settings.server.drain.topology.as_deref().map(place::described).transpose()?;
@@ -154,7 +163,12 @@ impl Up {
             store,
             capacity,
             medium,
-            backend: self.backend.as_deref().or(usual.backend.as_deref()).map(whole_backend).transpose()?,
+            backend: self
+                .backend
+                .as_deref()
+                .or(usual.backend.as_deref())
+                .map(absolute_backend)
+                .transpose()?,
             socket: Some(socket),
             tcp,
             listen,
@@ -165,18 +179,19 @@ impl Up {
 
     fn serve(&self, config: &Config) -> Outcome {
         keep_log(self.background);
+        lower_oom_score();
         let slot: Arc<OnceLock<Vec<Stopper>>> = Arc::default();
-        let (stoppers, mut asked) = (slot.clone(), false);
+        let (stoppers, mut signaled) = (slot.clone(), false);
         signals::on_stop(move || match stoppers.get() {
-            Some(stoppers) if !asked => {
-                asked = true;
+            Some(stoppers) if !signaled => {
+                signaled = true;
                 stoppers.iter().for_each(Stopper::stop);
             }
-            // Still starting, or asked a second time: whatever was acknowledged is safe all the same.
+            // Still starting, or the second signal: acknowledged data is safe in either case.
             _ => std::process::exit(130),
         })?;
         let running = match self.servers {
-            Some(count) => Server::start_several(config, count)?,
+            Some(count) => Server::start_cluster(config, count)?,
             None => vec![Server::start(config.clone())?],
         };
         let _ = slot.set(running.iter().map(Running::stopper).collect());
@@ -193,18 +208,41 @@ impl Up {
     }
 }
 
-fn whole(path: &Path) -> Outcome<PathBuf> {
+/// Requires the key file for servers on several hosts, which authenticate each other by one shared key. Only
+/// the first server of a new service creates the key: the first would reject a server with another key.
+fn require_key(config: &Config) -> Outcome {
+    let key = config.key_path();
+    let others = || config.servers.iter().filter(|member| member.server != config.server);
+    if key.exists() || !others().any(|member| member.address.starts_with("tcp:")) {
+        return Ok(());
+    }
+    let first = others().min_by_key(|member| member.server).filter(|first| first.server < config.server);
+    let from = match first {
+        Some(first) => format!("server {} ({}), which makes it", first.server, first.address),
+        None if forebay_store::capacity_of(&config.store)?.is_some() => {
+            "another server of the service".to_owned()
+        }
+        None => return Ok(()),
+    };
+    let text = format!(
+        "the key file {} is missing, and a server that joins others needs their key: copy it from {from}",
+        key.display()
+    );
+    Err(Failure::Failed(text))
+}
+
+fn absolute_path(path: &Path) -> Outcome<PathBuf> {
     absolute(path).map_err(|error| Failure::local("use", path, &error))
 }
 
-/// A back end by its whole path: the server may leave this directory.
-fn whole_backend(name: &str) -> Outcome<String> {
+/// A back end with absolute paths: the server may change its working directory.
+fn absolute_backend(name: &str) -> Outcome<String> {
     let Some((kind @ ("dir" | "stripes"), paths)) =
         name.split_once(':').filter(|(_, paths)| !paths.is_empty())
     else {
         return Ok(name.to_owned());
     };
-    let one = |path: &str| Ok(whole(Path::new(path))?.display().to_string());
+    let one = |path: &str| Ok(absolute_path(Path::new(path))?.display().to_string());
     let paths = match kind {
         "dir" => one(paths)?,
         _ => paths.split(',').map(one).collect::<Outcome<Vec<_>>>()?.join(","),
@@ -212,7 +250,7 @@ fn whole_backend(name: &str) -> Outcome<String> {
     Ok(format!("{kind}:{paths}"))
 }
 
-/// What fits the machine without crowding out everybody else.
+/// The default capacity: limited so that other users of the machine keep enough memory or disk space.
 fn fitting(store: &Path, medium: Medium) -> Bytes {
     let spare = match medium {
         Medium::Memory => available_memory().map(|memory| memory.0 / 4),
@@ -222,16 +260,19 @@ fn fitting(store: &Path, medium: Medium) -> Bytes {
     Bytes(fits >> 20 << 20)
 }
 
-/// A buffer in memory that fits the machine.
+/// The default capacity of a buffer in memory on this machine.
 pub(crate) fn fitting_memory() -> Bytes {
     fitting(Path::new("/"), Medium::Memory)
 }
 
-/// Memory that can be had without swapping.
-pub(crate) fn available_memory() -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(Bytes::kib(line.split_whitespace().next()?.parse().ok()?))
+/// Lowers the OOM score of this process, since the kernel does not reclaim a buffer's memory with its server.
+/// Keeps a score that an administrator has set.
+fn lower_oom_score() {
+    let path = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(path).is_ok_and(|score| score.trim() == "0") {
+        // Needs a privilege that the process may lack.
+        let _ = std::fs::write(path, OOM_SCORE);
+    }
 }
 
 fn free_disk(store: &Path) -> Option<Bytes> {
@@ -239,13 +280,13 @@ fn free_disk(store: &Path) -> Option<Bytes> {
     Some(Bytes(facts.f_bavail * facts.f_frsize))
 }
 
-/// Sends what the server has to say to standard error: everything worth knowing where that is a file, only trouble
-/// where somebody sits in front of it.
+/// Logs to standard error: at info level in the background, where it is a file, and only warnings on a
+/// terminal.
 pub(crate) fn keep_log(background: bool) {
     let level = match output::is_watched() && !background {
         true => LevelFilter::WARN,
         false => LevelFilter::INFO,
     };
-    // Only one log can be set in a process, and this is the only place that does.
+    // Fails only if a log is set already, and no other code sets one.
     let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
 }

@@ -1,11 +1,11 @@
-//! What is said when the command line makes no sense: one line, as for every other error.
+//! Errors in the command line, in one line as every other error.
 
 use crate::failure::{Failure, Outcome};
 use crate::{Cli, output};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
-/// Prints the help that was asked for, or says what is wrong.
+/// Prints the requested help, or returns the error.
 pub(crate) fn explain(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -18,7 +18,7 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
     }
 }
 
-/// The command that was meant, as far as it can be told from the first argument.
+/// The subcommand that the first argument names.
 fn command() -> String {
     let first = std::env::args().nth(1).unwrap_or_default();
     match Cli::command().find_subcommand(&first) {
@@ -27,9 +27,9 @@ fn command() -> String {
     }
 }
 
-/// Folds the paragraphs of a message (what, tips, usage) into a line that ends with what to do.
+/// Folds the paragraphs of a clap message (error, tips, usage) into one line that ends with advice.
 fn one_line(message: &str, command: &str) -> String {
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     let mut command = command.to_owned();
     for paragraph in message.split("\n\n") {
         let words: Vec<&str> = paragraph.split_whitespace().collect();
@@ -38,12 +38,12 @@ fn one_line(message: &str, command: &str) -> String {
                 let names = words[1..].iter().take_while(|word| word.starts_with(char::is_alphanumeric));
                 command = names.copied().collect::<Vec<_>>().join(" ");
             }
-            Some(&"error:") => said.push(words[1..].join(" ")),
+            Some(&"error:") => parts.push(words[1..].join(" ")),
             Some(&"For") | None => {}
-            _ => said.push(words.join(" ")),
+            _ => parts.push(words.join(" ")),
         }
     }
-    format!("{}: try \"{command} --help\"", said.join("; ").trim_end_matches(':'))
+    format!("{}: try \"{command} --help\"", parts.join("; ").trim_end_matches(':'))
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paragraphs_become_a_line() {
+    fn clap_messages_become_one_line() {
         for (message, line) in [
             (
                 "error: unrecognized subcommand 'pot'\n\n  tip: a similar subcommand exists: 'put'\n\n\

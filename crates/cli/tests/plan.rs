@@ -1,4 +1,4 @@
-//! `forebay plan` from outside: answers, exit codes, messages, files.
+//! `forebay plan`: answers, exit codes, messages, files.
 
 use serde_json::Value;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn room(name: &str) -> PathBuf {
+fn test_dir(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{name}"));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
@@ -60,8 +60,8 @@ endurance = 3000
 "#;
 
 #[test]
-fn every_promised_field_is_there() {
-    let dir = room("fields");
+fn json_has_every_documented_field() {
+    let dir = test_dir("fields");
     fs::write(dir.join("p.toml"), THREE).unwrap();
     let found =
         answer(&dir, &["p.toml", "--json", "--simulate", "--sensitivity", "--sweep", "capacity=0..500:50"]);
@@ -102,10 +102,10 @@ fn every_promised_field_is_there() {
     close(&found["cost"]["price"], 0.5 * 90.0);
 }
 
-/// One application of 7 against 5 and no buffer: p / (1 + p) of the time is idle.
+/// One application of 7 units, bandwidth 5 and no buffer: p / (1 + p) of the time is idle.
 #[test]
-fn a_closed_form_comes_back() {
-    let dir = room("closed");
+fn answer_equals_the_closed_form() {
+    let dir = test_dir("closed");
     fs::write(dir.join("p.toml"), "bandwidth = 5\ncapacity = 0\n[[app]]\np = 0.3\nb = 7\n").unwrap();
     let found = answer(&dir, &["p.toml", "--json"]);
     close(&found["idle"], 0.3 / 1.3);
@@ -119,8 +119,8 @@ fn a_closed_form_comes_back() {
 }
 
 #[test]
-fn human_units_mean_the_same_model() {
-    let dir = room("human");
+fn units_give_the_same_model() {
+    let dir = test_dir("human");
     let human = "bandwidth = \"40 GB/s\"\ncapacity = \"6 TB\"\n[unit]\nseconds = 30\nmb = 12000\n\
         [[app]]\nname = \"a\"\nrate = \"80 GB/s\"\nburst = \"30 s\"\nevery = \"10 min\"\n";
     let units = "bandwidth = 100\ncapacity = 500\n[[app]]\nname = \"a\"\np = 0.05\nb = 200\nperiod = 20\n";
@@ -130,7 +130,7 @@ fn human_units_mean_the_same_model() {
     for key in ["idle", "quiet", "overflow", "mean_occupancy", "bandwidth", "capacity", "apps"] {
         assert_eq!(h[key], u[key], "{key}");
     }
-    // Without a scale, the usual burst is the time unit and the bandwidth 100 units of it.
+    // Without a scale, the usual burst is the time unit and the bandwidth is 100 units.
     let free = human.replace("[unit]\nseconds = 30\nmb = 12000\n", "");
     fs::write(dir.join("f.toml"), free).unwrap();
     assert_eq!(answer(&dir, &["f.toml", "--json"])["apps"], u["apps"]);
@@ -139,9 +139,9 @@ fn human_units_mean_the_same_model() {
 }
 
 #[test]
-fn bad_files_are_named_with_line_and_key() {
-    let dir = room("bad");
-    // What follows `bandwidth = 10`, `[[app]]`, `name = "x"` on the lines from 4 on.
+fn plan_errors_name_file_line_and_key() {
+    let dir = test_dir("bad");
+    // The text that follows `bandwidth = 10`, `[[app]]`, `name = "x"`, from line 4 on.
     let in_app = [
         ("p = 1.0\nb = 3", "p.toml:4: app 1: p: p = 1"),
         ("p = -0.1\nb = 3", "p.toml:4: app 1: p:"),
@@ -197,7 +197,7 @@ fn bad_files_are_named_with_line_and_key() {
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
-    let dir = room("usage");
+    let dir = test_dir("usage");
     fs::write(dir.join("p.toml"), THREE).unwrap();
     for (args, expected) in [
         (&["p.toml", "--sweep", "capacity=500..0:50"][..], "empty"),
@@ -215,7 +215,7 @@ fn wrong_usage_is_exit_code_2() {
 
 #[test]
 fn applications_are_fitted_from_csv() {
-    let dir = room("csv");
+    let dir = test_dir("csv");
     let mut lines = String::from("time,job,bytes\n# a comment\n");
     for second in (0..6000).step_by(600).flat_map(|start| start..start + 30) {
         writeln!(lines, "{second},climate,8000000000").unwrap();
@@ -254,8 +254,8 @@ fn applications_are_fitted_from_csv() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("--bandwidth: missing"));
 }
 
-/// What `darshan-parser` prints: comments, then module, rank, record, counter, value, file, mount, type. Two bursts
-/// of ten seconds, forty seconds apart, 2 GB/s.
+/// The output of `darshan-parser`: comments, then module, rank, record, counter, value, file, mount, type. Two
+/// bursts of ten seconds, forty seconds apart, 2 GB/s.
 fn parser_text() -> String {
     let mut text =
         String::from("# darshan log version: 3.41\n# exe: ./app\n# nprocs: 4\n# run time: 100.0\n");
@@ -275,7 +275,7 @@ fn parser_text() -> String {
 
 #[test]
 fn applications_are_fitted_from_darshan() {
-    let dir = room("darshan");
+    let dir = test_dir("darshan");
     fs::write(dir.join("app.txt"), parser_text()).unwrap();
     let found = answer(&dir, &["--from-darshan", "app.txt", "--bandwidth", "1 GB/s", "--json"]);
     let app = &found["apps"][0];
@@ -298,10 +298,10 @@ fn applications_are_fitted_from_darshan() {
     }
 }
 
-/// Real logs come with the Python package; without it, the message says what to install.
+/// The Python package has real logs; without it, the message names the packages to install.
 #[test]
-fn binary_darshan_logs_are_read_when_a_reader_is_there() {
-    let dir = room("darshan-binary");
+fn binary_darshan_logs_are_read_if_a_reader_is_installed() {
+    let dir = test_dir("darshan-binary");
     let python = std::env::var("FOREBAY_PYTHON").unwrap_or_else(|_| "python3".into());
     let script = "import darshan, os\n\
         print(os.path.join(os.path.dirname(darshan.__file__), 'examples', 'example_logs', 'example.darshan'))";
@@ -329,12 +329,12 @@ fn binary_darshan_logs_are_read_when_a_reader_is_there() {
 }
 
 fn skip(why: &str) {
-    forebay_dice::skip("plan", why);
+    forebay_testkit::skip("plan", why);
 }
 
 #[test]
 fn generated_plans_are_reproducible() {
-    let dir = room("generate");
+    let dir = test_dir("generate");
     let mut args = vec!["--generate", "--apps", "10", "--p-max", "0.3", "--alpha", "0.9", "--seed", "5"];
     args.extend(["--capacity", "300", "--json"]);
     let found = answer(&dir, &args);
@@ -344,8 +344,8 @@ fn generated_plans_are_reproducible() {
 }
 
 #[test]
-fn pictures_and_reports_are_written() {
-    let dir = room("pictures");
+fn charts_and_reports_are_written() {
+    let dir = test_dir("pictures");
     fs::write(dir.join("p.toml"), THREE).unwrap();
     answer(&dir, &["p.toml", "--json", "--out", "r.html", "--plots", "svg"]);
     let page = fs::read_to_string(dir.join("r.html")).unwrap();
@@ -354,7 +354,7 @@ fn pictures_and_reports_are_written() {
         let svg = fs::read_to_string(dir.join("svg").join(format!("{id}.svg"))).unwrap();
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
     }
-    // Nothing from elsewhere: no address but the name of the SVG language.
+    // No external references: the only URL is the SVG namespace.
     let elsewhere = page.replace("http://www.w3.org/2000/svg", "");
     assert!(!elsewhere.contains("http://") && !elsewhere.contains("https://") && !page.contains("<script"));
     answer(&dir, &["p.toml", "--json", "--plots", "png", "--format", "png"]);
@@ -363,10 +363,10 @@ fn pictures_and_reports_are_written() {
     assert_eq!(png[16..24], [0, 0, 3, 192, 0, 0, 2, 128]);
 }
 
-/// A hostile name stays a name.
+/// Markup in names is escaped.
 #[test]
-fn names_cannot_become_markup() {
-    let dir = room("markup");
+fn markup_in_names_is_escaped() {
+    let dir = test_dir("markup");
     let text = "bandwidth = 9\ncapacity = 9\n[[app]]\nname = \"<script>alert(1)</script>\"\np = 0.1\nb = 3\n";
     fs::write(dir.join("p.toml"), text).unwrap();
     answer(&dir, &["p.toml", "--json", "--out", "r.html"]);
@@ -374,8 +374,8 @@ fn names_cannot_become_markup() {
 }
 
 #[test]
-fn the_figures_are_drawn_and_their_claims_hold() {
-    let dir = room("figures");
+fn figures_are_drawn_and_their_claims_hold() {
+    let dir = test_dir("figures");
     let claims = answer(&dir, &["figures", "--out", "figs", "--json"]);
     let claims = claims.as_array().unwrap();
     for figure in 2..=6 {

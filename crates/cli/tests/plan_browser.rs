@@ -1,5 +1,5 @@
-//! Pages in a real browser: the plots are there, nothing sticks out at a phone's width, light and dark differ.
-//! Skipped with a line when Chromium is missing.
+//! Reports in a real browser: the plots are visible, nothing overflows at a phone's width, light and dark
+//! differ. Skipped with a note when Chromium is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ price_per_tb = 90
 endurance = 3000
 "#;
 
-/// Measures the page and leaves the numbers in its body.
+/// Measures the page and writes the numbers into its body.
 const PROBE: &str = "<script>addEventListener('load',()=>{const d=document,e=d.documentElement,\
 box=s=>s.getBoundingClientRect(),plots=[...d.querySelectorAll('figure svg')].filter(s=>box(s).width>200&&box(s).height>100),\
 marks=plots.every(s=>s.querySelectorAll('path').length>3&&s.querySelectorAll('text').length>5),\
@@ -51,7 +51,7 @@ fn chromium(dir: &Path, name: &str, size: &str, page: &str, extra: &[String]) ->
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
     command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
     command.arg(format!("--user-data-dir={}", dir.join(format!("profile-{name}")).display()));
-    // Waits for the page however slow the machine is: time stands still while there is work to do.
+    // Virtual time waits for the page, however slow the machine is.
     command.arg("--virtual-time-budget=10000");
     command.args(["--hide-scrollbars", &format!("--window-size={size}")]).args(extra);
     command.arg(format!("file://{}", dir.join(page).display())).output().unwrap()
@@ -60,7 +60,7 @@ fn chromium(dir: &Path, name: &str, size: &str, page: &str, extra: &[String]) ->
 fn is_missing(test: &str) -> bool {
     let missing = Command::new("chromium").arg("--version").output().is_err();
     if missing {
-        forebay_dice::skip(test, "chromium is missing, the page was not looked at");
+        forebay_testkit::skip(test, "chromium is missing, the page was not looked at");
     }
     missing
 }
@@ -78,28 +78,28 @@ fn forebay(dir: &Path, args: &[&str]) {
 }
 
 #[test]
-fn the_report_is_readable_on_every_screen() {
-    if is_missing("the_report_is_readable_on_every_screen") {
+fn report_is_readable_on_every_screen() {
+    if is_missing("report_is_readable_on_every_screen") {
         return;
     }
     let dir = place("plan-browser");
     fs::write(dir.join("p.toml"), PLAN).unwrap();
     forebay(&dir, &["plan", "p.toml", "--out", "report.html"]);
-    look(&dir, "report.html", "5");
+    check_page(&dir, "report.html", "5");
 }
 
 #[test]
-fn the_page_of_figures_is_readable_on_every_screen() {
-    if is_missing("the_page_of_figures_is_readable_on_every_screen") {
+fn page_of_figures_is_readable_on_every_screen() {
+    if is_missing("page_of_figures_is_readable_on_every_screen") {
         return;
     }
     let dir = place("figures-browser");
     forebay(&dir, &["reproduce", "trio-1", "trio-7", "themis-14", "--quick", "--out", "."]);
-    look(&dir, "index.html", "6");
+    check_page(&dir, "index.html", "6");
 }
 
-/// Looks at a page with so many plots on a wide screen, a dark one and a phone.
-fn look(dir: &Path, page: &str, plots: &str) {
+/// Checks a page with a number of plots on a wide screen, a dark one and a phone.
+fn check_page(dir: &Path, page: &str, plots: &str) {
     let text = fs::read_to_string(dir.join(page)).unwrap();
     fs::write(dir.join("probe.html"), text.replace("</body>", PROBE)).unwrap();
 

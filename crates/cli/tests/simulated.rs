@@ -1,5 +1,5 @@
-//! `forebay sim` and `forebay reproduce`: the same seed gives the same bytes, and what cannot be meant is refused with
-//! file, line and key.
+//! `forebay sim` and `forebay reproduce`: the same seed gives the same bytes, and invalid scenarios are refused
+//! with file, line and key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn the_same_seed_gives_the_same_bytes() {
         let ledger = |key: &str| report["ledger"][key].as_u64().unwrap();
         assert!(ledger("taken") > 0, "{name}");
         assert_eq!(ledger("taken"), ledger("drained") + ledger("direct") + ledger("held"), "{name}");
-        assert_eq!(ledger("held"), 0, "{name}: everything is behind in the end");
+        assert_eq!(ledger("held"), 0, "{name}: everything is drained in the end");
     }
 }
 
@@ -46,7 +46,7 @@ const GOOD: &str = "[servers]\nrate = '1 GB/s'\ncapacity = '1 GiB'\npolicy = 'fi
     [[target]]\nid = 'ost'\ndevice = 'ost'\n\n[[job]]\nid = 'a'\n\n[[job.phase]]\nwrite = '1 MiB'\n\n";
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
+fn invalid_scenarios_are_refused_with_file_line_and_key() {
     let dir = place("sim-wrong");
     let link = |id: &str, to: &str| format!("[[link]]\nid = '{id}'\nrate = '1 GB/s'\nto = '{to}'\n");
     let cases = [
@@ -70,7 +70,7 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
         ),
         (GOOD.replace("'1 GiB'", "'-1 GiB'"), "s.toml:3: servers: capacity: \"-1 GiB\" is negative"),
         (GOOD.replace("'1 MiB'", "'-4 kB'"), "s.toml:14: job 1: phase 1: write: \"-4 kB\" is negative"),
-        (GOOD.replace("'1 MiB'", "'0 kB'"), "s.toml:14: job 1: phase 1: write: cannot be nothing"),
+        (GOOD.replace("'1 MiB'", "'0 kB'"), "s.toml:14: job 1: phase 1: write: must be above 0"),
         (
             GOOD.replace("id = 'a'", "id = 'a'\nprocesses = -3"),
             "s.toml:12: job 1: processes: -3 is not a whole number",
@@ -90,22 +90,22 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
         (GOOD.replace("id = 'a'", "id = 'a'\nvia = 'x'"), "s.toml:12: job 1: via: \"x\" is no link"),
         (
             format!("{GOOD}{}{}", link("x", "y"), link("y", "x")),
-            "s.toml:19: link 1: to: the way from here goes round",
+            "s.toml:19: link 1: to: the path from this group is a loop",
         ),
-        (format!("{GOOD}{}", link("x", "x")), "s.toml:19: link 1: to: the way from here goes round"),
-        (GOOD.replace("rate = '1 GB/s'", "rate = '0 GB/s'"), "s.toml:2: servers: rate: cannot be nothing"),
+        (format!("{GOOD}{}", link("x", "x")), "s.toml:19: link 1: to: the path from this group is a loop"),
+        (GOOD.replace("rate = '1 GB/s'", "rate = '0 GB/s'"), "s.toml:2: servers: rate: must be above 0"),
         (GOOD.replace("id = 'a'", "id = 'a'\nspeed = 9"), "s.toml:12: job 1: speed: not a known key"),
         ("title = 3 4".to_owned(), "s.toml:1: the file is not TOML"),
         (String::new(), "s.toml:1: job: missing"),
     ];
     fs::write(dir.join("s.toml"), GOOD).unwrap();
-    assert!(forebay(&dir, &["sim", "s.toml"]).status.success(), "what the cases are made of is good");
-    for (text, says) in cases {
+    assert!(forebay(&dir, &["sim", "s.toml"]).status.success(), "the base scenario is valid");
+    for (text, expected) in cases {
         fs::write(dir.join("s.toml"), &text).unwrap();
         let output = forebay(&dir, &["sim", "s.toml"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{text}\n{said}");
-        assert!(said.contains(says), "wanted {says}\ngot    {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}\n{printed}");
+        assert!(printed.contains(expected), "wanted {expected}\ngot    {printed}");
     }
 }
 
@@ -119,7 +119,7 @@ const PROMISED: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn figures_are_made_listed_and_chosen_by_name() {
+fn figures_are_listed_made_and_selected_by_name() {
     let dir = place("reproduce");
     let made = forebay(&dir, &["reproduce", "trio-1", "themis-14", "--quick", "--out", "out", "--json"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));

@@ -1,4 +1,4 @@
-//! Where a service listens.
+//! Addresses of a service.
 
 use forebay_model::{Error, ErrorKind};
 use std::fmt;
@@ -12,7 +12,7 @@ pub enum Address {
     Unix(PathBuf),
     /// A TCP port.
     Tcp {
-        /// Name or number of the machine; an IPv6 number without its brackets.
+        /// Host name or IP address; an IPv6 address without its brackets.
         host: String,
         /// The port.
         port: u16,
@@ -60,12 +60,121 @@ impl fmt::Display for Address {
     }
 }
 
+/// Maximum number of addresses in a list.
+const MOST: usize = 64;
+
+/// One address of a service, or several that are tried in order. Written as a comma-separated list. An address after a
+/// path must begin with `unix:` or `tcp:`, since paths may contain commas.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Addresses {
+    first: Address,
+    rest: Vec<Address>,
+}
+
+impl Addresses {
+    /// The address that is tried first.
+    #[must_use]
+    pub fn first(&self) -> &Address {
+        &self.first
+    }
+
+    /// All addresses, in the order in which they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = &Address> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// The same list with another address in front.
+    #[must_use]
+    pub fn after(self, before: Option<Address>) -> Addresses {
+        match before.filter(|address| *address != self.first) {
+            Some(address) => Addresses { first: address, rest: self.iter().cloned().collect() },
+            None => self,
+        }
+    }
+}
+
+impl From<Address> for Addresses {
+    fn from(address: Address) -> Addresses {
+        Addresses { first: address, rest: Vec::new() }
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Addresses, Error> {
+        let (first, mut rest) = split_first(text);
+        let mut list = Addresses { first: first.parse()?, rest: Vec::new() };
+        while let Some(text) = rest {
+            let (next, others) = split_first(text);
+            list.rest.push(next.parse()?);
+            rest = others;
+        }
+        match list.rest.len() < MOST {
+            true => Ok(list),
+            false => {
+                let count = list.rest.len() + 1;
+                let text = format!("a list of {count} addresses is too long: name at most {MOST}");
+                Err(Error::new(ErrorKind::Invalid, text))
+            }
+        }
+    }
+}
+
+/// The first address of a list, and the rest. A path may contain commas: it ends at a comma followed by `unix:` or
+/// `tcp:`.
+fn split_first(list: &str) -> (&str, Option<&str>) {
+    let list = list.trim_start();
+    let is_path = list.starts_with("unix:") || list.starts_with('/');
+    let ends = |at: &usize| {
+        let next = list[at + 1..].trim_start();
+        !is_path || next.starts_with("unix:") || next.starts_with("tcp:")
+    };
+    match list.match_indices(',').map(|(at, _)| at).find(ends) {
+        Some(at) => (list[..at].trim_end(), Some(&list[at + 1..])),
+        None => (list, None),
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        self.rest.iter().try_for_each(|address| write!(f, ",{address}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_printed() {
+    fn address_lists_are_parsed_and_printed() {
+        for (text, printed) in [
+            ("node3:7000", "tcp:node3:7000"),
+            ("/run/fb.sock, tcp:node3:7000,[::1]:7", "unix:/run/fb.sock,tcp:node3:7000,tcp:[::1]:7"),
+            ("h:1, /a, b/sock,unix:/c,d", "tcp:h:1,unix:/a, b/sock,unix:/c,d"),
+            ("/a,node3:7000", "unix:/a,node3:7000"),
+        ] {
+            let list: Addresses = text.parse().unwrap();
+            assert_eq!(list.to_string(), printed, "{list:?}");
+            assert_eq!(printed.parse(), Ok(list));
+        }
+        let many = vec!["h:1"; MOST + 1].join(",");
+        for (text, why) in [
+            ("", "no port"),
+            ("h:1,", "no port"),
+            (",h:1", "no port"),
+            ("h:1,,h:2", "no port"),
+            (many.as_str(), "too long"),
+        ] {
+            let error = text.parse::<Addresses>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(why), "{error}: expected {why}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_parsed_and_printed() {
         for (text, printed) in [
             ("unix:/run/fb.sock", "unix:/run/fb.sock"),
             ("/run/fb.sock", "unix:/run/fb.sock"),

@@ -1,20 +1,21 @@
-//! The same client for code that waits: every method does what its async namesake does.
+//! A blocking client: every method does what the async method of the same name does.
 //!
-//! One small runtime serves all blocking clients of a process. Calls from within an async task would block the
-//! task's thread, and are refused with a panic by tokio: use the async client there.
+//! All blocking clients of a process share one small runtime. Calls from within an async task would block the task's
+//! thread; tokio panics on them. Use the async client in async code.
 
 use crate::dir::Listing;
 use crate::file::OpenOptions;
 use crate::memory::Now;
 use crate::queue::waiting_here;
 use crate::socket::here;
-use crate::{ById, ClientConfig};
+use crate::{Address, ById, ClientConfig};
 use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
     Uid, Usage,
 };
 use forebay_wire::{
-    DrainReport, Entry, Losses, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode,
+    DrainReport, Entry, KeyCall, KeyReply, Losses, RenameMode, RepairStep, Sample, Sharing, Status, Token,
+    Welcome, XattrMode,
 };
 use std::path::Path;
 use std::sync::OnceLock;
@@ -32,7 +33,7 @@ fn runtime() -> Result<&'static Runtime> {
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the client's threads: {error}")))
 }
 
-/// Waits for an answer, on this thread itself where the service can be asked by shared memory.
+/// Waits for a future. The calling thread polls the shared-memory queue itself where the service offers one.
 fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = runtime()?;
     waiting_here(|| runtime.block_on(future))
@@ -51,7 +52,7 @@ macro_rules! blocking {
     };
 }
 
-/// A client that blocks.
+/// A blocking client.
 #[derive(Clone)]
 pub struct Client {
     inner: crate::Client,
@@ -70,19 +71,25 @@ impl Client {
         Client { inner: self.inner.as_identity(identity) }
     }
 
+    /// See [`Client::reached_at`](crate::Client::reached_at).
+    #[must_use]
+    pub fn reached_at(&self) -> Option<Address> {
+        self.inner.reached_at()
+    }
+
     /// The calls by id; they are async, for [`Client::wait`].
     #[must_use]
     pub fn by_id(&self) -> &ById {
         self.inner.by_id()
     }
 
-    /// The async client behind this one.
+    /// The underlying async client.
     #[must_use]
     pub fn inner(&self) -> &crate::Client {
         &self.inner
     }
 
-    /// Waits for any future of the async client, on the runtime all blocking clients share.
+    /// Waits for any future of the async client, on the runtime that all blocking clients share.
     pub fn wait<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
         wait(future)
     }
@@ -129,6 +136,8 @@ blocking! { Client:
     set_layout(path: impl AsRef<Path>, striping: Option<Striping>) -> ();
     replace_server(server: ServerId) -> ();
     losses(server: ServerId) -> Losses;
+    repair(server: ServerId, step: RepairStep) -> Vec<String>;
+    keys(call: KeyCall) -> KeyReply;
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;
@@ -145,7 +154,7 @@ blocking! { Client:
     ping() -> ();
 }
 
-/// An open file whose calls block.
+/// A blocking open file.
 pub struct File {
     inner: crate::File,
 }
@@ -193,7 +202,7 @@ impl File {
     }
 }
 
-/// A transfer over one connection is waited for by the calling thread itself; over several, by the runtime.
+/// The calling thread itself waits for a transfer over one connection; the runtime waits for one over several.
 fn transfer<T>(narrow: bool, future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = runtime()?;
     if narrow { here(|| waiting_here(|| runtime.block_on(future))) } else { runtime.block_on(future) }

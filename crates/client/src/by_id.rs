@@ -1,5 +1,4 @@
-//! Everything that can be asked about files and directories by their ids: what a mount needs, and what paths
-//! are resolved with.
+//! Operations on files and directories by id. Mounts use them directly, and path resolution is built on them.
 
 use crate::File;
 use crate::file::Label;
@@ -8,30 +7,30 @@ use crate::listing::{Page, merge, share};
 use crate::opens::{Opened, Opening, unexpected};
 use crate::service::Service;
 use crate::session::{Session, Who};
-use crate::spread::Spread;
+use crate::striped::StripedFile;
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, Layout, MAX_PATH, Name, Result, Special, Striping,
 };
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
 
-/// How many symbolic links one path may lead through.
+/// Maximum number of symbolic links on one path.
 pub const MAX_LINKS: usize = 40;
 
-/// How often a file is made or opened anew because the one that was there had gone.
+/// How often a create or open is retried because the file was removed in between.
 const TRIES: usize = 16;
-/// How many attributes are asked for at a time.
+/// Number of attribute requests sent at a time.
 const AT_ONCE: usize = 64;
 
-/// Calls by id. Made by [`Client::by_id`](crate::Client::by_id).
+/// Operations by id; see [`Client::by_id`](crate::Client::by_id).
 #[derive(Clone)]
 pub struct ById {
     pub(crate) service: Arc<Service>,
     pub(crate) who: Who,
 }
 
-/// Asks, and takes the one kind of reply that answers the request.
-macro_rules! ask {
+/// Sends a request and extracts the expected kind of reply.
+macro_rules! call_for {
     ($self:ident, $request:expr, $reply:pat => $value:expr) => {{
         let request = $request;
         match $self.service.call(&$self.who, &request).await? {
@@ -41,27 +40,27 @@ macro_rules! ask {
     }};
 }
 
-/// What one request makes of a path.
+/// Result of resolving a path up to the first symbolic link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It leads here.
+    /// The path resolves to this file.
     Found(Attr),
-    /// It meets a symbolic link.
+    /// The path contains a symbolic link.
     Link {
         /// The directory that holds the link.
         dir: FileId,
-        /// What the link says.
+        /// The link's target.
         target: Vec<u8>,
-        /// What is left of the path behind it.
+        /// The rest of the path after the link.
         rest: Vec<u8>,
     },
 }
 
 impl ById {
-    /// Walks a path up to the first symbolic link, for callers to whom absolute links mean something of their own.
+    /// Resolves a path up to the first symbolic link, for callers that interpret absolute links themselves.
     pub async fn step(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
-        if self.service.several().is_some() {
-            return Box::pin(self.walk_far(dir, path, follow)).await;
+        if self.service.cluster().is_some() {
+            return Box::pin(self.walk_cluster(dir, path, follow)).await;
         }
         if dir == FileId::ROOT
             && let Some(attr) = self.service.first().seen_attr(&self.who, path, follow)
@@ -76,29 +75,29 @@ impl ById {
         }
     }
 
-    /// The directory that a path from the root leads to, if that is known without asking. Whoever asks for something in it
-    /// and is told that it is stale has to walk: it was removed since.
+    /// The directory at a path from the root, if the name cache has it. If a request in that directory fails as stale,
+    /// the directory was removed, and the caller must walk the path.
     #[must_use]
     pub fn seen_dir(&self, dir: FileId, path: &[u8]) -> Option<FileId> {
-        match self.service.several() {
+        match self.service.cluster() {
             None if dir == FileId::ROOT => self.service.first().seen_dir(&self.who, path),
             _ => None,
         }
     }
 
-    /// Walks a path from a directory, through symbolic links; through one in the last place only if `follow`.
-    /// Absolute links lead from the service's root.
+    /// Resolves a path from a directory and follows symbolic links, in the last component only if `follow`. Absolute
+    /// links start at the service's root.
     pub async fn walk(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Attr> {
         let (mut dir, mut path) = (dir, path.to_vec());
         for _ in 0..=MAX_LINKS {
             if path.len() > MAX_PATH {
                 return Err(too_long());
             }
-            // What ends in a slash means the directory behind the link.
+            // A trailing slash refers to the directory that the link points to.
             let through = follow || path.ends_with(b"/");
             match self.step(dir, &path, through).await? {
                 Step::Found(attr) => return Ok(attr),
-                Step::Link { dir: holder, target, rest } => (dir, path) = behind(holder, target, &rest),
+                Step::Link { dir: holder, target, rest } => (dir, path) = follow_link(holder, target, &rest),
             }
         }
         Err(ErrorKind::TooManyLinks.into())
@@ -106,12 +105,12 @@ impl ById {
 
     /// Attributes of a file.
     pub async fn get_attr(&self, file: FileId) -> Result<Attr> {
-        ask!(self, Request::GetAttr { file }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::GetAttr { file }, Reply::Attr(attr) => attr)
     }
 
-    /// Changes attributes, and returns them all.
+    /// Changes attributes and returns all attributes.
     pub async fn set_attr(&self, file: FileId, change: Change) -> Result<Attr> {
-        ask!(self, Request::SetAttr { file, change }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::SetAttr { file, change }, Reply::Attr(attr) => attr)
     }
 
     /// Opens a file.
@@ -120,19 +119,19 @@ impl ById {
         Ok(File::new(opened.held, opened.attr, Label::Number(file)))
     }
 
-    /// Takes over a file that another process, or an earlier program of this one, has opened.
+    /// Takes over a file that another process, or this process before `exec`, has opened.
     pub async fn reopen(&self, token: Token) -> Result<File> {
         let opened = self.open_by(Request::Reopen { token }).await?;
         Ok(File::new(opened.held, opened.attr, Label::Number(token.file)))
     }
 
-    /// Closes an open file by its proof, whoever else in this process still has it: for a process that ends.
+    /// Closes an open file by its token even if other threads of this process still use it. For a process that exits.
     pub async fn close(&self, token: Token) -> Result<()> {
-        ask!(self, Request::Close { token }, Reply::Done => ())
+        call_for!(self, Request::Close { token }, Reply::Done => ())
     }
 
-    /// Makes a file, or opens the one that is there; says whether it was made. A symbolic link that is there is
-    /// not followed: `TooManyLinks`.
+    /// Creates a file or opens the existing one, and returns whether it was created. Does not follow a symbolic link of
+    /// that name: `TooManyLinks`.
     pub async fn create(
         &self,
         dir: FileId,
@@ -147,21 +146,21 @@ impl ById {
         Ok((File::new(opened.held, opened.attr, label), opened.created))
     }
 
-    /// Opens a file where its inode is, also one that a name on another server leads to.
+    /// Opens a file on the server that has its inode, which may differ from the server that has the name.
     async fn open_by(&self, request: Request) -> Result<Opened> {
         for _ in 0..TRIES {
-            let file = match self.service.whom(&request)?.open(&self.who, &request).await? {
-                Opening::Here(opened) => return self.spread(*opened),
+            let file = match self.service.session_for(&request)?.open(&self.who, &request).await? {
+                Opening::Here(opened) => return self.attach_layout(*opened),
                 Opening::At(file) => file,
             };
             let Request::Create { access, if_exists, .. } = &request else {
-                let text = "the service sends a request to another server than the file's";
+                let text = "the service redirected an open away from the file's authority";
                 return Err(Error::new(ErrorKind::Protocol, text));
             };
             let open = Request::Open { file, access: *access, truncate: *if_exists == IfExists::Truncate };
-            match self.service.whom(&open)?.open(&self.who, &open).await {
-                Ok(Opening::Here(opened)) => return self.spread(*opened),
-                // It has gone since, and perhaps the name with it.
+            match self.service.session_for(&open)?.open(&self.who, &open).await {
+                Ok(Opening::Here(opened)) => return self.attach_layout(*opened),
+                // The file was removed meanwhile, and perhaps its name too.
                 Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound) => {}
                 Ok(Opening::At(_)) => return Err(ErrorKind::Protocol.into()),
                 Err(error) => return Err(error),
@@ -170,40 +169,40 @@ impl ById {
         Err(ErrorKind::Busy.into())
     }
 
-    /// Notes where the bytes of an open file are, if not all where it was opened.
-    fn spread(&self, opened: Opened) -> Result<Opened> {
-        match Spread::of(&self.service, opened.held.session(), &opened.layout)? {
-            Some(spread) => Ok(Opened { held: opened.held.with_spread(spread), ..opened }),
+    /// Records the layout of an open file unless all of its data is on the server that opened it.
+    fn attach_layout(&self, opened: Opened) -> Result<Opened> {
+        match StripedFile::of(&self.service, opened.held.session(), &opened.layout)? {
+            Some(striped) => Ok(Opened { held: opened.held.with_striped(striped), ..opened }),
             None => Ok(opened),
         }
     }
 
     /// Sets the length of a file.
     pub async fn truncate(&self, file: FileId, size: u64) -> Result<()> {
-        ask!(self, Request::TruncateFile { file, size }, Reply::Done => ())
+        call_for!(self, Request::TruncateFile { file, size }, Reply::Done => ())
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, dir: FileId, name: Name, mode: u16) -> Result<Attr> {
-        ask!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
     }
 
-    /// Makes a pipe, socket or device.
+    /// Creates a FIFO, socket or device node.
     pub async fn make_special(&self, dir: FileId, name: Name, mode: u16, special: Special) -> Result<Attr> {
-        ask!(self, Request::MakeSpecial { dir, name, mode, special }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::MakeSpecial { dir, name, mode, special }, Reply::Attr(attr) => attr)
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, dir: FileId, name: Name) -> Result<()> {
-        ask!(self, Request::RemoveDir { dir, name }, Reply::Done => ())
+        call_for!(self, Request::RemoveDir { dir, name }, Reply::Done => ())
     }
 
     /// Removes a name of a file.
     pub async fn unlink(&self, dir: FileId, name: Name) -> Result<()> {
-        ask!(self, Request::Unlink { dir, name }, Reply::Done => ())
+        call_for!(self, Request::Unlink { dir, name }, Reply::Done => ())
     }
 
-    /// Moves a name.
+    /// Renames an entry.
     pub async fn rename(
         &self,
         dir: FileId,
@@ -212,25 +211,25 @@ impl ById {
         to_name: Name,
         mode: RenameMode,
     ) -> Result<()> {
-        ask!(self, Request::Rename { dir, name, to_dir, to_name, mode }, Reply::Done => ())
+        call_for!(self, Request::Rename { dir, name, to_dir, to_name, mode }, Reply::Done => ())
     }
 
-    /// Gives a file one more name.
+    /// Creates a hard link.
     pub async fn link(&self, file: FileId, dir: FileId, name: Name) -> Result<Attr> {
-        ask!(self, Request::Link { file, dir, name }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::Link { file, dir, name }, Reply::Attr(attr) => attr)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn symlink(&self, dir: FileId, name: Name, target: &[u8]) -> Result<Attr> {
-        ask!(self, Request::Symlink { dir, name, target: target.to_vec() }, Reply::Attr(attr) => attr)
+        call_for!(self, Request::Symlink { dir, name, target: target.to_vec() }, Reply::Attr(attr) => attr)
     }
 
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub async fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
-        ask!(self, Request::ReadLink { file }, Reply::Target(target) => target)
+        call_for!(self, Request::ReadLink { file }, Reply::Target(target) => target)
     }
 
-    /// Some entries of a directory, and the cookie to go on with unless that was the end.
+    /// A page of directory entries, and the cookie of the next page unless this is the last.
     pub async fn read_dir(
         &self,
         dir: FileId,
@@ -239,7 +238,7 @@ impl ById {
         plus: bool,
     ) -> Result<(Vec<Entry>, Option<u64>)> {
         let request = Request::ReadDir { dir, cookie, limit, plus };
-        if self.service.several().is_none() {
+        if self.service.cluster().is_none() {
             let Page { entries, next } = self.page(self.service.first(), &request, cookie).await?;
             return Ok((entries, next));
         }
@@ -256,15 +255,16 @@ impl ById {
 
     async fn page(&self, session: &Session, request: &Request, cookie: u64) -> Result<Page> {
         match session.call(&self.who, request).await? {
-            Reply::Entries { next: Some(next), .. } if next <= cookie => {
-                Err(Error::new(ErrorKind::Protocol, "the service's pages lead in a circle"))
-            }
+            Reply::Entries { next: Some(next), .. } if next <= cookie => Err(Error::new(
+                ErrorKind::Protocol,
+                "the service sent a directory page that does not advance",
+            )),
             Reply::Entries { entries, next } => Ok(Page { entries, next }),
             other => Err(unexpected(request, &other)),
         }
     }
 
-    /// Asks for the attributes that the homes of the names do not have. What has gone since is left out.
+    /// Requests the attributes that the servers of the names do not have. Entries removed meanwhile are left out.
     async fn complete(&self, entries: &mut Vec<Entry>) -> Result<()> {
         let missing: Vec<usize> = (0..entries.len()).filter(|&index| entries[index].attr.is_none()).collect();
         let mut gone = Vec::new();
@@ -284,39 +284,39 @@ impl ById {
         Ok(())
     }
 
-    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    /// The striping of a directory's new files (`None` if the servers choose), or the layout of a file.
     pub async fn layout(&self, file: FileId) -> Result<(Option<Striping>, Option<Layout>)> {
-        ask!(self, Request::GetLayout { file }, Reply::Layout { striping, layout } => (striping, layout))
+        call_for!(self, Request::GetLayout { file }, Reply::Layout { striping, layout } => (striping, layout))
     }
 
-    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    /// Sets the striping of files that are created in a directory from now on; `None` lets the servers choose.
     pub async fn set_layout(&self, dir: FileId, striping: Option<Striping>) -> Result<()> {
-        ask!(self, Request::SetLayout { dir, striping }, Reply::Layout { .. } => ())
+        call_for!(self, Request::SetLayout { dir, striping }, Reply::Layout { .. } => ())
     }
 
-    /// One extended attribute.
+    /// Value of an extended attribute.
     pub async fn get_xattr(&self, file: FileId, name: Name) -> Result<Vec<u8>> {
-        ask!(self, Request::GetXattr { file, name }, Reply::Value(value) => value)
+        call_for!(self, Request::GetXattr { file, name }, Reply::Value(value) => value)
     }
 
     /// Sets an extended attribute.
     pub async fn set_xattr(&self, file: FileId, name: Name, value: &[u8], mode: XattrMode) -> Result<()> {
-        ask!(self, Request::SetXattr { file, name, value: value.to_vec(), mode }, Reply::Done => ())
+        call_for!(self, Request::SetXattr { file, name, value: value.to_vec(), mode }, Reply::Done => ())
     }
 
     /// Names of all extended attributes.
     pub async fn list_xattr(&self, file: FileId) -> Result<Vec<Name>> {
-        ask!(self, Request::ListXattr { file }, Reply::Names(names) => names)
+        call_for!(self, Request::ListXattr { file }, Reply::Names(names) => names)
     }
 
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, file: FileId, name: Name) -> Result<()> {
-        ask!(self, Request::RemoveXattr { file, name }, Reply::Done => ())
+        call_for!(self, Request::RemoveXattr { file, name }, Reply::Done => ())
     }
 }
 
-/// Where a link in `holder` leads: a directory, and the path from there.
-pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> (FileId, Vec<u8>) {
+/// Where a link in directory `holder` leads: a directory and the path relative to it.
+pub(crate) fn follow_link(holder: FileId, target: Vec<u8>, rest: &[u8]) -> (FileId, Vec<u8>) {
     let dir = if target.starts_with(b"/") { FileId::ROOT } else { holder };
     let mut path = target;
     if !rest.is_empty() {

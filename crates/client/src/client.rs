@@ -1,20 +1,20 @@
-//! Files and directories by their paths.
+//! Files and directories by path.
 
-use crate::ClientConfig;
-use crate::by_id::{ById, MAX_LINKS, Step, behind};
+use crate::by_id::{ById, MAX_LINKS, Step, follow_link};
 use crate::dir::{Listing, ReadDir};
 use crate::file::{File, OpenOptions};
 use crate::opens::unexpected;
 use crate::path::{Last, bytes, split};
 use crate::service::Service;
 use crate::session::Session;
+use crate::{Address, ClientConfig};
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Layout, Name, Result, ServerId,
     SetTime, Striping, Uid, Usage,
 };
 use forebay_wire::{
-    DrainCall, DrainReport, IfExists, Losses, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome,
-    XattrMode,
+    DrainCall, DrainReport, IfExists, KeyCall, KeyReply, Losses, RenameMode, RepairStep, Reply, Request,
+    Sample, Sharing, Status, Welcome, XattrMode,
 };
 use std::fmt::Display;
 use std::path::Path;
@@ -22,18 +22,18 @@ use std::sync::Arc;
 
 /// A client of a service. Cheap to clone; all clones share one session and its connections.
 ///
-/// Paths lead from the service's root, with or without a slash in front. Symbolic links are followed here, at
-/// most [`MAX_LINKS`](crate::MAX_LINKS) of them; absolute ones lead from the service's root too.
+/// Paths start at the service's root, with or without a leading slash. The client follows symbolic links itself, at
+/// most [`MAX_LINKS`](crate::MAX_LINKS) of them; absolute links start at the service's root too.
 #[derive(Clone)]
 pub struct Client {
     by_id: ById,
 }
 
-/// An entry named by a path.
+/// A directory entry that a path names.
 struct Place {
     dir: FileId,
     name: Name,
-    /// Whether a slash follows: then only a directory is meant.
+    /// Whether a slash follows the name, so that only a directory matches.
     slash: bool,
 }
 
@@ -47,34 +47,45 @@ fn between<T>(what: &str, from: &Path, to: &Path, result: Result<T>) -> Result<T
 }
 
 impl Client {
-    /// Connects to a service. Must be called within a tokio runtime, which then carries the session.
+    /// Connects to a service. Must be called within a tokio runtime, on which the session then runs.
     pub async fn connect(config: ClientConfig) -> Result<Client> {
         let service = Service::start(config).await?;
         Ok(Client { by_id: ById { service, who: None } })
     }
 
-    /// The same client asking on behalf of somebody else; only root and the service's owner may.
+    /// Returns a client that sends requests on behalf of `identity`. Only root and the service's owner may do that.
     #[must_use]
     pub fn as_identity(&self, identity: Identity) -> Client {
         Client { by_id: ById { service: self.by_id.service.clone(), who: Some(Arc::new(identity)) } }
     }
 
-    /// The calls by id.
+    /// Ends the sessions of this client and all its clones: closes connections, rings and queues. Later requests fail.
+    pub fn close(&self) {
+        self.by_id.service.close();
+    }
+
+    /// The same operations by file id.
     #[must_use]
     pub fn by_id(&self) -> &ById {
         &self.by_id
     }
 
-    /// What the server that the client was pointed at said when it last let it in.
+    /// The last welcome of the server to which the client was configured to connect.
     pub async fn welcome(&self) -> Result<Welcome> {
-        Ok(self.by_id.service.first().line().await?.welcome().clone())
+        Ok(self.by_id.service.first().control().await?.welcome().clone())
+    }
+
+    /// The address at which that server last accepted a connection.
+    #[must_use]
+    pub fn reached_at(&self) -> Option<Address> {
+        self.by_id.service.first().reached_at()
     }
 
     async fn walk(&self, path: &Path, follow: bool) -> Result<Attr> {
         self.by_id.walk(FileId::ROOT, bytes(path)?, follow).await
     }
 
-    /// The directory and name that a path ends in; `if_directory` where it ends in none.
+    /// Resolves a path to its parent directory and last name; fails with `if_directory` if the path ends in no name.
     async fn place(&self, from: FileId, path: &[u8], if_directory: ErrorKind) -> Result<Place> {
         let (parent, last) = split(path)?;
         let Last::Name { name, slash } = last else {
@@ -87,7 +98,7 @@ impl Client {
         Ok(Place { dir, name, slash })
     }
 
-    /// The same without asking, where it is known in which directory; that may be gone by now.
+    /// Like [`Client::place`], but from the name cache without a request. The directory may have been removed since.
     fn seen_place(&self, path: &[u8]) -> Option<(FileId, Name)> {
         let (parent, last) = split(path).ok()?;
         match last {
@@ -142,21 +153,21 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::TooManyLinks && !options.nofollow => {}
                 made => return Ok(made?.0),
             }
-            // A link is in the way. It may be gone by now, and then its place is tried again.
+            // A symbolic link has that name. If it has been removed since, the loop tries the name again.
             if let Step::Link { dir, target, rest } = self.by_id.step(dir, name.as_bytes(), true).await? {
-                (from, path) = behind(dir, target, &rest);
+                (from, path) = follow_link(dir, target, &rest);
             }
         }
         Err(ErrorKind::TooManyLinks.into())
     }
 
-    /// Attributes of what a path leads to.
+    /// Attributes of the file that a path resolves to.
     pub async fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
         let path = path.as_ref();
         within("stat", path, self.walk(path, true).await)
     }
 
-    /// Attributes of what a path names, a symbolic link itself included.
+    /// Like [`Client::stat`], but does not follow a symbolic link in the last component.
     pub async fn lstat(&self, path: impl AsRef<Path>) -> Result<Attr> {
         let path = path.as_ref();
         within("stat", path, self.walk(path, false).await)
@@ -173,7 +184,7 @@ impl Client {
         Ok(ReadDir::new(self.by_id.clone(), dir, listing, path.display().to_string()))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<Attr> {
         let path = path.as_ref();
         let made = async {
@@ -212,7 +223,7 @@ impl Client {
         within("remove", path, removed.await)
     }
 
-    /// Moves a name.
+    /// Renames an entry.
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, mode: RenameMode) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let moved = async {
@@ -229,7 +240,7 @@ impl Client {
         between("move", from, to, Box::pin(moved).await)
     }
 
-    /// Gives a file one more name. A symbolic link is not followed, but gets the name itself.
+    /// Creates a hard link. A symbolic link is not followed; the new name refers to the link itself.
     pub async fn link(&self, file: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Attr> {
         let (file, to) = (file.as_ref(), to.as_ref());
         let linked = async {
@@ -240,7 +251,7 @@ impl Client {
         between("link", file, to, Box::pin(linked).await)
     }
 
-    /// Makes a symbolic link at `path` that says `target`.
+    /// Creates a symbolic link at `path` with the given target.
     pub async fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Attr> {
         let (target, path) = (target.as_ref(), path.as_ref());
         let made = async {
@@ -250,14 +261,14 @@ impl Client {
         within("make symbolic link", path, made.await)
     }
 
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let target = async { self.by_id.read_link(self.walk(path, false).await?.id).await };
         within("read link", path, target.await)
     }
 
-    /// Changes attributes of what a path leads to, or names.
+    /// Changes attributes of a file; follows a symbolic link in the last component if `follow`.
     pub async fn set_attr(&self, path: impl AsRef<Path>, follow: bool, change: Change) -> Result<Attr> {
         let path = path.as_ref();
         let changed = async { self.by_id.set_attr(self.walk(path, follow).await?.id, change).await };
@@ -291,7 +302,7 @@ impl Client {
         within("truncate", path, cut.await)
     }
 
-    /// One extended attribute.
+    /// Value of an extended attribute.
     pub async fn get_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let value = async { self.by_id.get_xattr(self.walk(path, true).await?.id, Name::new(name)?).await };
@@ -329,54 +340,54 @@ impl Client {
         within(&format!("remove attribute {name} of"), path, removed.await)
     }
 
-    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    /// The striping of a directory's new files (`None` if the servers choose), or the layout of a file.
     pub async fn layout(&self, path: impl AsRef<Path>) -> Result<(Option<Striping>, Option<Layout>)> {
         let path = path.as_ref();
         let layout = async { self.by_id.layout(self.walk(path, true).await?.id).await };
-        within("see the layout of", path, layout.await)
+        within("read the layout of", path, layout.await)
     }
 
-    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    /// Sets the striping of files that are created in a directory from now on; `None` lets the servers choose.
     pub async fn set_layout(&self, path: impl AsRef<Path>, striping: Option<Striping>) -> Result<()> {
         let path = path.as_ref();
         let set = async { self.by_id.set_layout(self.walk(path, true).await?.id, striping).await };
         within("set the layout of", path, set.await)
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply> {
+    async fn send_request(&self, request: Request) -> Result<Reply> {
         self.by_id.service.call(&self.by_id.who, &request).await
     }
 
-    async fn tell(&self, request: Request) -> Result<()> {
-        match self.ask(request.clone()).await? {
+    async fn notify(&self, request: Request) -> Result<()> {
+        match self.send_request(request.clone()).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&request, &other)),
         }
     }
 
-    /// How full the buffer is, all servers together; one that does not answer is left out unless none does.
+    /// Usage of the buffer, summed over all servers. Servers that do not answer are left out unless none answers.
     pub async fn statfs(&self) -> Result<Usage> {
         let mut sum: Option<Usage> = None;
-        let mut trouble = None;
+        let mut last_error = None;
         for (_, answer) in self.by_id.service.survey(&self.by_id.who, &Request::StatFs).await {
             match answer {
                 Ok(Reply::Usage(usage)) => sum = Some(sum.unwrap_or_default() + usage),
                 Ok(other) => return Err(unexpected(&Request::StatFs, &other)),
-                Err(error) => trouble = Some(error),
+                Err(error) => last_error = Some(error),
             }
         }
-        sum.ok_or_else(|| trouble.unwrap_or_else(|| ErrorKind::Unreachable.into()))
+        sum.ok_or_else(|| last_error.unwrap_or_else(|| ErrorKind::Unreachable.into()))
     }
 
-    /// What the server is doing that the client was pointed at.
+    /// Status of the server to which the client was configured to connect.
     pub async fn status(&self) -> Result<Status> {
-        match self.ask(Request::Status).await? {
+        match self.send_request(Request::Status).await? {
             Reply::Status(status) => Ok(*status),
             other => Err(unexpected(&Request::Status, &other)),
         }
     }
 
-    /// What every server is doing, in the order of their numbers, or why it does not say.
+    /// Status of every server in order of server id, or the error of a server that does not answer.
     pub async fn statuses(&self) -> Vec<(ServerId, Result<Status>)> {
         let answers = self.by_id.service.survey(&self.by_id.who, &Request::Status).await;
         let read = |(session, answer): (Arc<Session>, Result<Reply>)| {
@@ -390,7 +401,27 @@ impl Client {
         answers.into_iter().map(read).collect()
     }
 
-    /// What a server knows to be lost with stores; only root and the service's owner may ask.
+    /// Makes a server continue without data that was lost with failed stores, and returns what it did. Only root and
+    /// the service's owner may request it. Send [`RepairStep::Rescue`] to all servers before [`RepairStep::Forgive`] to
+    /// any.
+    pub async fn repair(&self, server: ServerId, step: RepairStep) -> Result<Vec<String>> {
+        let request = Request::Repair { step };
+        match self.by_id.service.session(server)?.call(&self.by_id.who, &request).await? {
+            Reply::Repaired(done) => Ok(done),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// Grants, lists or revokes user keys. Only root and the service's owner may do that.
+    pub async fn keys(&self, call: KeyCall) -> Result<KeyReply> {
+        let request = Request::Keys(call);
+        match self.by_id.service.call(&self.by_id.who, &request).await? {
+            Reply::Keys(reply) => Ok(*reply),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// What a server knows to be lost with failed stores. Only root and the service's owner may request it.
     pub async fn losses(&self, server: ServerId) -> Result<Losses> {
         let request = Request::Losses;
         match self.by_id.service.session(server)?.call(&self.by_id.who, &request).await? {
@@ -399,25 +430,25 @@ impl Client {
         }
     }
 
-    /// How the service is shared.
+    /// The sharing policy of the service.
     pub async fn policy(&self) -> Result<Sharing> {
-        match self.ask(Request::GetPolicy).await? {
+        match self.send_request(Request::GetPolicy).await? {
             Reply::Sharing(sharing) => Ok(*sharing),
             other => Err(unexpected(&Request::GetPolicy, &other)),
         }
     }
 
-    /// Shares the service by this policy from now on, on all its servers; only root and the service's owner may.
+    /// Sets the sharing policy on all servers. Only root and the service's owner may do that.
     pub async fn set_policy(&self, policy: &str) -> Result<Sharing> {
         let request = Request::SetPolicy { policy: policy.to_owned() };
-        match self.ask(request.clone()).await? {
+        match self.send_request(request.clone()).await? {
             Reply::Sharing(sharing) => Ok(*sharing),
             other => Err(unexpected(&request, &other)),
         }
     }
 
-    /// Lets writes go this way from now on, on all servers: `buffer`, `traffic`, `overflow` or `direct`. Only root and
-    /// the service's owner may.
+    /// Sets the route of writes on all servers: `buffer`, `traffic`, `overflow` or `direct`. Only root and the
+    /// service's owner may do that.
     pub async fn set_route(&self, mode: &str) -> Result<()> {
         let request = Request::SetRoute { mode: mode.to_owned() };
         for (_, answer) in self.by_id.service.call_all(&self.by_id.who, &request).await {
@@ -429,13 +460,13 @@ impl Client {
         Ok(())
     }
 
-    /// What every job wrote and read, second by second, as far back as the server remembers.
+    /// Bytes that each job wrote and read in each second, as far back as the server keeps them.
     pub async fn history(&self) -> Result<Vec<Sample>> {
         let mut all = Vec::new();
         let mut from = Some(0);
         while let Some(cursor) = from {
             let request = Request::History { cursor };
-            match self.ask(request.clone()).await? {
+            match self.send_request(request.clone()).await? {
                 Reply::History { samples, next } => {
                     all.extend(samples);
                     from = next;
@@ -446,7 +477,7 @@ impl Client {
         Ok(all)
     }
 
-    /// Waits until everything acknowledged is durable, on all servers.
+    /// Waits until all acknowledged data is durable on all servers.
     pub async fn sync_all(&self) -> Result<()> {
         for (_, answer) in self.by_id.service.call_all(&self.by_id.who, &Request::SyncAll).await {
             match answer? {
@@ -457,14 +488,14 @@ impl Client {
         Ok(())
     }
 
-    /// Has the server that the client was pointed at let another one join that has lost its store; each of the others
-    /// has to be told. Only root and the service's owner may.
+    /// Allows a server that lost its store to rejoin. Applies to the server to which the client was configured to
+    /// connect; every other server needs the same request. Only root and the service's owner may do that.
     pub async fn replace_server(&self, server: ServerId) -> Result<()> {
-        self.tell(Request::ReplaceServer { server }).await
+        self.notify(Request::ReplaceServer { server }).await
     }
 
-    /// Begins to drain what a path leads to, or everything; in another order from now on, if one is named. Only root and
-    /// the service's owner may drain everything, or change the order.
+    /// Starts to drain the tree at a path, or everything, and changes the drain order if one is named. Only root and
+    /// the service's owner may drain everything or change the order.
     pub async fn drain(&self, path: Option<&Path>, order: Option<&str>) -> Result<DrainReport> {
         let file = match path {
             Some(path) => Some(within("drain", path, self.walk(path, true).await)?.id),
@@ -473,43 +504,44 @@ impl Client {
         self.drained(DrainCall::Begin { file, order: order.map(str::to_owned), last: false }).await
     }
 
-    /// Begins to drain everything, with all that the back end can hold, from a buffer that is given up afterwards.
+    /// Starts the final drain of a buffer that is discarded afterwards. Drains hard links and extended attributes too,
+    /// where the back end supports them.
     pub async fn drain_last(&self) -> Result<DrainReport> {
         self.drained(DrainCall::Begin { file: None, order: None, last: true }).await
     }
 
-    /// Brings bytes of a file from behind near, so that they are read faster: as many as fit without driving out what came
-    /// under the same number, and no more at once than [`MAX_FETCH`](forebay_wire::MAX_FETCH).
+    /// Prefetches bytes of a file from the back end into the read cache: as many as fit without evicting bytes that were
+    /// fetched with the same `turn`, and at most [`MAX_FETCH`](forebay_wire::MAX_FETCH) per call.
     pub async fn fetch(&self, file: FileId, offset: u64, len: u64, turn: u64) -> Result<DrainReport> {
-        self.asked_of_one(DrainCall::Fetch { file, offset, len, turn }).await
+        self.call_drain(DrainCall::Fetch { file, offset, len, turn }).await
     }
 
-    /// How far the drain is, and what was begun under a number.
+    /// Progress of the drain on all servers, and of the drain request with the given ticket.
     pub async fn drain_state(&self, ticket: Option<u64>) -> Result<DrainReport> {
         self.drained(DrainCall::Look { ticket }).await
     }
 
-    /// What was begun under a number, and how far the server is that it was asked of: the others are not asked.
+    /// Progress of a drain request on the server that issued the ticket. Other servers are not contacted.
     pub async fn drain_ticket(&self, ticket: u64) -> Result<DrainReport> {
-        self.asked_of_one(DrainCall::Look { ticket: Some(ticket) }).await
+        self.call_drain(DrainCall::Look { ticket: Some(ticket) }).await
     }
 
-    async fn asked_of_one(&self, call: DrainCall) -> Result<DrainReport> {
+    async fn call_drain(&self, call: DrainCall) -> Result<DrainReport> {
         let request = Request::Drain(call);
-        match self.ask(request.clone()).await? {
+        match self.send_request(request.clone()).await? {
             Reply::Drain(report) => Ok(*report),
             other => Err(unexpected(&request, &other)),
         }
     }
 
     async fn drained(&self, call: DrainCall) -> Result<DrainReport> {
-        let mut report = self.asked_of_one(call).await?;
-        if self.by_id.service.several().is_none() {
+        let mut report = self.call_drain(call).await?;
+        if self.by_id.service.cluster().is_none() {
             return Ok(report);
         }
         let look = Request::Drain(DrainCall::Look { ticket: None });
         let all = self.by_id.service.survey(&self.by_id.who, &look).await;
-        // One that does not answer is left out.
+        // Servers that do not answer are left out.
         let states = all.into_iter().filter_map(|(_, answer)| match answer {
             Ok(Reply::Drain(report)) => Some(report.status),
             _ => None,
@@ -520,14 +552,14 @@ impl Client {
         Ok(report)
     }
 
-    /// Stops the server; only root and the service's owner may.
+    /// Stops the server. Only root and the service's owner may do that.
     pub async fn shutdown(&self) -> Result<()> {
-        self.tell(Request::Shutdown).await
+        self.notify(Request::Shutdown).await
     }
 
-    /// Asks whether the server is there.
+    /// Checks that the server answers.
     pub async fn ping(&self) -> Result<()> {
-        self.tell(Request::Ping).await
+        self.notify(Request::Ping).await
     }
 }
 

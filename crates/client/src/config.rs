@@ -1,74 +1,136 @@
-//! What a client has to know before it can begin.
+//! Configuration of a client.
 
-use crate::Address;
 use crate::job::job_of_this_process;
-use forebay_model::{Error, ErrorKind, Job, Result};
-use forebay_wire::Key;
+use crate::{Addresses, Broker};
+use forebay_model::{Error, ErrorKind, Job, Member, Result};
+use forebay_wire::{ConnectionKey, Key, Security};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How a client proves that it may use a service over TCP. A Unix socket needs nothing.
+/// Maximum size of a key file: a key and comments.
+const LONGEST: u64 = 4096;
+
+/// How a client authenticates over TCP. Unix sockets need no key.
 #[derive(Clone, Debug, Default)]
 pub enum Credential {
-    /// It cannot.
+    /// No key.
     #[default]
     None,
-    /// With the key in this file, read again for every connection.
+    /// The service's or a user's key in this file, which is read again for every connection. The file must belong to
+    /// the caller and be readable by no other user.
     File(PathBuf),
-    /// With this key.
+    /// The given key of the service.
     Key(Key),
 }
 
 impl Credential {
-    pub(crate) fn key(&self) -> Result<Option<Key>> {
+    pub(crate) fn key(&self) -> Result<Option<ConnectionKey>> {
         match self {
             Credential::None => Ok(None),
-            Credential::Key(key) => Ok(Some(key.clone())),
+            Credential::Key(key) => Ok(Some(key.clone().into())),
             Credential::File(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let unread = |error: io::Error| {
                     let text = format!("cannot read the key file {}: {error}", path.display());
                     Error::new(ErrorKind::Unauthenticated, text)
-                })?;
+                };
+                let mut file = File::open(path).map_err(unread)?;
+                let meta = file.metadata().map_err(unread)?;
                 let wrong =
-                    |error: Error| error.within(format_args!("the key file {} is bad", path.display()));
-                Key::from_text(&text).map(Some).map_err(wrong)
+                    |error: Error| error.within(format_args!("cannot use the key file {}", path.display()));
+                let me = rustix::process::geteuid().as_raw();
+                ConnectionKey::check_file(meta.mode(), meta.uid(), me).map_err(wrong)?;
+                let mut text = String::new();
+                file.by_ref().take(LONGEST).read_to_string(&mut text).map_err(unread)?;
+                ConnectionKey::from_text(&text).map(Some).map_err(wrong)
             }
         }
     }
 }
 
-/// Where the service is, on whose behalf it is used, and how patient the client is.
+/// Runs work as the user who owns a client's connections, in a process that changes its credentials. The function must
+/// run the work exactly once, or fail.
+#[derive(Clone)]
+pub struct Acting(Arc<ActAs>);
+
+type ActAs = dyn Fn(&mut dyn FnMut()) -> io::Result<()> + Send + Sync;
+
+impl std::fmt::Debug for Acting {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Acting")
+    }
+}
+
+impl Acting {
+    /// Creates it from a function that runs the work as that user.
+    pub fn new(act: impl Fn(&mut dyn FnMut()) -> io::Result<()> + Send + Sync + 'static) -> Acting {
+        Acting(Arc::new(act))
+    }
+
+    fn run<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let (mut work, mut done) = (Some(work), None);
+        (self.0)(&mut || done = work.take().map(|work| work()))?;
+        done.ok_or_else(|| io::Error::other("the work was not run as the other user"))
+    }
+}
+
+/// Addresses, credentials, job and timeouts of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where the service listens.
-    pub address: Address,
-    /// The proof for TCP.
+    /// Addresses of the service, tried in order and from the first one at every reconnect, each for at most
+    /// `connect_timeout`.
+    pub addresses: Addresses,
+    /// The server that must answer at one of these addresses, as its own server list names it; `None` accepts any
+    /// server.
+    pub server: Option<Member>,
+    /// The credential for every server that is reached over TCP, even if the first one is reached by a Unix socket.
     pub credential: Credential,
-    /// The job this process works for.
+    /// The minimum protection over TCP. The default is authentication on this machine and encryption to other machines;
+    /// a service that requires more gets more.
+    pub security: Option<Security>,
+    /// The job to which this process belongs.
     pub job: Job,
-    /// How long one attempt to connect may take, handshake included.
+    /// Timeout of one connection attempt, including the handshake.
     pub connect_timeout: Duration,
-    /// How long a request may go without an answer, reconnects included. A large transfer is as many requests
-    /// as it has pieces.
+    /// Timeout of a request, including reconnects. Each piece of a large transfer is a request.
     pub request_timeout: Duration,
-    /// Most connections for payload.
+    /// Maximum number of data connections.
     pub data_connections: usize,
-    /// Most requests under way on the control connection; more wait.
+    /// Maximum number of outstanding requests on the control connection; further requests wait.
     pub outstanding: usize,
+    /// How to act as the user who owns the connections; `None` uses the credentials of the calling thread.
+    pub acting: Option<Acting>,
+    /// Opens the connections if this process does not.
+    pub broker: Option<Broker>,
 }
 
 impl ClientConfig {
     /// The defaults: this process's job, no key, 5 s to connect, 60 s for a request, 4 data connections.
     #[must_use]
-    pub fn new(address: Address) -> ClientConfig {
+    pub fn new(addresses: impl Into<Addresses>) -> ClientConfig {
         ClientConfig {
-            address,
+            addresses: addresses.into(),
+            server: None,
             credential: Credential::None,
+            security: None,
             job: job_of_this_process(),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
             data_connections: 4,
             outstanding: 128,
+            acting: None,
+            broker: None,
+        }
+    }
+
+    /// Runs `work` as the user who owns the connections.
+    pub(crate) fn act<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        match &self.acting {
+            Some(acting) => acting.run(work),
+            None => Ok(work()),
         }
     }
 
@@ -81,7 +143,7 @@ impl ClientConfig {
             [("data connections", self.data_connections), ("outstanding requests", self.outstanding)]
         {
             if !(1..=4096).contains(&count) {
-                return invalid(format!("a client has 1 to 4096 {what}, not {count}"));
+                return invalid(format!("{count} {what} are out of range: use 1 to 4096"));
             }
         }
         Ok(())

@@ -1,30 +1,34 @@
-//! What the processes of one run count together: words of a page in a file that all of them map.
+//! Counters that the processes of one run share: words of a page in a file that all of them map.
 //!
-//! Whoever is killed has counted all the same, and nobody waits for anybody.
+//! Updates are lock-free, and the counts of a killed process remain.
 
-/// Names the file in a program's environment.
+/// Environment variable with the path of the file.
 pub const COUNTS_VARIABLE: &str = "FOREBAY_COUNTS";
 
-/// Bytes of the file.
+/// Size of the file in bytes.
 pub const PAGE: usize = 4096;
 
-/// Which word of the page counts what.
+/// The counters, by index in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Count {
-    /// Nanoseconds in calls that asked the service, of all threads together.
+    /// Nanoseconds in calls that used the service, summed over all threads.
     Nanos,
-    /// The same of the process with the most.
+    /// The same of the process with the highest value.
     Longest,
-    /// Processes that asked.
+    /// Processes that used the service.
     Processes,
-    /// Calls that asked.
+    /// Calls that used the service.
     Calls,
     /// Calls that found the buffer full.
     Full,
+    /// Bytes that calls of the program wrote.
+    Written,
+    /// Bytes that calls of the program read.
+    Read,
 }
 
-/// The page as it was at some moment.
+/// A snapshot of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RunCounts {
     /// See [`Count::Nanos`].
@@ -37,10 +41,14 @@ pub struct RunCounts {
     pub calls: u64,
     /// See [`Count::Full`].
     pub full: u64,
+    /// See [`Count::Written`].
+    pub written: u64,
+    /// See [`Count::Read`].
+    pub read: u64,
 }
 
 impl RunCounts {
-    /// Reads a page; `None` if it is too short for one.
+    /// Reads the counters of a page; `None` if the page is too short.
     #[must_use]
     pub fn read(page: &[u8]) -> Option<RunCounts> {
         let word = |count: Count| {
@@ -53,6 +61,8 @@ impl RunCounts {
             processes: word(Count::Processes)?,
             calls: word(Count::Calls)?,
             full: word(Count::Full)?,
+            written: word(Count::Written)?,
+            read: word(Count::Read)?,
         })
     }
 }
@@ -62,10 +72,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_where_they_are_counted() {
-        let page: Vec<u8> = (1..=5_u64).flat_map(u64::to_ne_bytes).collect();
-        let expected = RunCounts { nanos: 1, longest: 2, processes: 3, calls: 4, full: 5 };
+    fn counters_are_read_at_their_offsets() {
+        let page: Vec<u8> = (1..=7_u64).flat_map(u64::to_ne_bytes).collect();
+        let expected =
+            RunCounts { nanos: 1, longest: 2, processes: 3, calls: 4, full: 5, written: 6, read: 7 };
         assert_eq!(RunCounts::read(&page), Some(expected));
-        assert_eq!(RunCounts::read(&page[..39]), None);
+        assert_eq!(RunCounts::read(&page[..55]), None);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 const PAGE: u32 = 1024;
 
-/// What a listing holds.
+/// What a listing contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Listing {
     /// Names, ids and kinds.
@@ -16,15 +16,15 @@ pub enum Listing {
     Attributes,
 }
 
-/// A directory being listed, a page at a time. Entries that come or go meanwhile may or may not be seen; all
-/// others are seen once.
+/// A directory listing, fetched page by page. Entries created or removed meanwhile may be missing or present; every
+/// other entry appears exactly once.
 pub struct ReadDir {
     by_id: ById,
     dir: FileId,
     listing: Listing,
     label: String,
     page: VecDeque<Entry>,
-    /// Where the next page begins; `None` behind the last.
+    /// Cookie of the next page; `None` after the last one.
     next: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl ReadDir {
         }
     }
 
-    /// All entries that are left.
+    /// All remaining entries.
     pub async fn all(mut self) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
         while let Some(entry) = self.next().await? {

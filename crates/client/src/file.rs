@@ -1,32 +1,33 @@
 //! Open files.
 
 use crate::flow::Target;
+use crate::mapped::{self, Mapping};
 use crate::memory::{Memory, Now};
-use crate::opens::{Held, done, unexpected};
+use crate::opens::{Held, done, position, unexpected};
 use crate::transfer::WIDE;
-use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result};
+use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result, SeekTo};
 use forebay_wire::{Reply, Request, Token};
 use std::fmt;
 use std::sync::Arc;
 
-/// How a file is opened. Without `read`, `write` or `append` it is opened for nothing, which is refused.
+/// How to open a file. At least one of `read`, `write` and `append` is required.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// For reading.
+    /// Open for reading.
     pub read: bool,
-    /// For writing.
+    /// Open for writing.
     pub write: bool,
-    /// For writing at the end only.
+    /// Open for writing at the end only.
     pub append: bool,
-    /// Made if it is not there.
+    /// Create the file if it does not exist.
     pub create: bool,
-    /// Made, and refused if it is there.
+    /// Create the file; fail if it exists.
     pub create_new: bool,
-    /// Cut to nothing.
+    /// Truncate the file to length 0.
     pub truncate: bool,
-    /// Permission bits of a file that is made; the caller has applied its mask.
+    /// Permission bits of a created file. The caller has applied its umask.
     pub mode: u16,
-    /// A symbolic link in the last place is refused.
+    /// Fail if the last component is a symbolic link.
     pub nofollow: bool,
 }
 
@@ -42,42 +43,42 @@ impl OpenOptions {
         nofollow: false,
     };
 
-    /// For reading.
+    /// Read an existing file.
     pub const READ: OpenOptions = OpenOptions { read: true, ..OpenOptions::NOTHING };
-    /// For reading and writing what is there.
+    /// Read and write an existing file.
     pub const WRITE: OpenOptions = OpenOptions { read: true, write: true, ..OpenOptions::NOTHING };
-    /// For reading and writing; made if it is not there, cut to nothing if it is.
+    /// Read and write; create the file or truncate it.
     pub const CREATE: OpenOptions = OpenOptions { create: true, truncate: true, ..OpenOptions::WRITE };
-    /// For reading and writing; made, refused if it is there.
+    /// Read and write; create the file, fail if it exists.
     pub const CREATE_NEW: OpenOptions = OpenOptions { create_new: true, ..OpenOptions::WRITE };
-    /// For writing at the end; made if it is not there.
+    /// Append; create the file if it does not exist.
     pub const APPEND: OpenOptions = OpenOptions { append: true, create: true, ..OpenOptions::NOTHING };
 
-    /// What makes no sense in these options, if anything.
+    /// Why this combination of options is invalid, if it is.
     pub(crate) fn fault(self) -> Option<&'static str> {
         let writes = self.write || self.append;
         if !self.read && !writes {
-            return Some("open it for reading, writing or appending");
+            return Some("a file must be opened for reading, writing or appending");
         }
         let changes = self.create || self.create_new || self.truncate;
-        (changes && !writes).then_some("only a file opened for writing can be made or cut")
+        (changes && !writes).then_some("only a file opened for writing can be created or truncated")
     }
 }
 
-/// An open file. Share it by reference or in an `Arc`: nothing in it is locked, and any number of reads and
-/// writes may be under way at once.
+/// An open file. Share it by reference or in an `Arc`: it holds no lock, and any number of reads and writes may run
+/// concurrently.
 ///
-/// Dropping it closes it in the background; [`File::close`] waits for that.
+/// Dropping it closes the file in the background; [`File::close`] waits for the answer.
 pub struct File {
     held: Held,
     opened: Attr,
     label: Label,
     append_only: bool,
-    /// Where all of it is on the server that opened it.
+    /// Shared-memory state; `None` for a striped file.
     memory: Option<Arc<Memory>>,
 }
 
-/// What a file is called in errors.
+/// How error messages name the file.
 pub(crate) enum Label {
     Number(FileId),
     Entry(FileId, Name),
@@ -96,8 +97,8 @@ impl fmt::Display for Label {
 
 impl File {
     pub(crate) fn new(held: Held, opened: Attr, label: Label) -> File {
-        let near = held.spread().is_none();
-        let memory = near.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
+        let unstriped = held.striped().is_none();
+        let memory = unstriped.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
         File { held, opened, label, append_only: false, memory: memory.map(Arc::new) }
     }
 
@@ -105,19 +106,19 @@ impl File {
         File { label: Label::Path(path), append_only, ..self }
     }
 
-    /// Which file this is.
+    /// The file's id.
     #[must_use]
     pub fn id(&self) -> FileId {
         self.opened.id
     }
 
-    /// Its attributes as they were when it was opened.
+    /// The attributes at the time of the open.
     #[must_use]
     pub fn opened(&self) -> &Attr {
         &self.opened
     }
 
-    /// The server's proof that it is open.
+    /// The server's token for this open file.
     #[must_use]
     pub fn token(&self) -> Token {
         self.held.token()
@@ -131,7 +132,7 @@ impl File {
         result.map_err(|error| error.within(format_args!("cannot {what} {}", self.label)))
     }
 
-    /// Reads from an offset on until `into` is full or the file ends; says how many bytes that were.
+    /// Reads from `offset` until `into` is full or the file ends, and returns the number of bytes.
     pub async fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         if into.is_empty() {
             return Ok(0);
@@ -141,34 +142,34 @@ impl File {
         {
             return Ok(len);
         }
-        let read = match self.held.spread() {
+        let read = match self.held.striped() {
             None => self.held.session().read_at(self.target(), offset, into).await,
-            Some(spread) => Box::pin(spread.read_at(self.target(), offset, into)).await,
+            Some(striped) => Box::pin(striped.read_at(self.target(), offset, into)).await,
         };
         self.within("read", read)
     }
 
-    /// Writes all of `data` at an offset. When it returns, every later read sees it; when it fails, some of it
-    /// may have been written.
+    /// Writes all of `data` at an offset. Once it has returned, every later read sees the data; if it fails, part of
+    /// the data may have been written.
     pub async fn pwrite(&self, offset: u64, data: &[u8]) -> Result<()> {
         if self.append_only {
-            let error = Error::new(ErrorKind::BadHandle, "it is open for appending only");
+            let error = Error::new(ErrorKind::BadHandle, "the file is open for appending only");
             return self.within("write", Err(error));
         }
         if data.is_empty() {
             return Ok(());
         }
         let (session, target) = (self.held.session(), self.target());
-        let written = match (&self.memory, self.held.spread()) {
+        let written = match (&self.memory, self.held.striped()) {
             (Some(memory), None) => Box::pin(session.write_near(memory, target, offset, data)).await,
             (None, None) => session.write_at(target, offset, data).await,
-            (_, Some(spread)) => Box::pin(spread.write_at(target, offset, data)).await,
+            (_, Some(striped)) => Box::pin(striped.write_at(target, offset, data)).await,
         };
         self.within("write", written)
     }
 
-    /// Writes all of `data` at an offset without waiting for anybody, if that is possible: then it counts as if
-    /// [`File::pwrite`] had returned. Never blocks, and may be called from a signal handler.
+    /// Writes all of `data` at an offset if that is possible without a request. On success it has the same effect as
+    /// [`File::pwrite`]. Never blocks, and is safe in a signal handler.
     #[must_use]
     pub fn write_now(&self, offset: u64, data: &[u8]) -> Now {
         match &self.memory {
@@ -177,14 +178,14 @@ impl File {
         }
     }
 
-    /// Reads from an offset on until `into` is full or the file ends without waiting for anybody, if that is possible:
-    /// then it counts as if [`File::pread`] had returned. Never blocks, and may be called from a signal handler.
+    /// Reads from `offset` until `into` is full or the file ends, if that is possible without a request. On success it
+    /// has the same effect as [`File::pread`]. Never blocks, and is safe in a signal handler.
     #[must_use]
     pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
         self.memory.as_ref().filter(|_| !into.is_empty())?.read_now(offset, into)
     }
 
-    /// Gets what the next writes will need, while nobody waits for it.
+    /// Requests buffer space for the next writes ahead of time.
     pub fn prepare(&self) -> impl Future<Output = ()> + Send + use<> {
         let memory = self.memory.clone();
         async move {
@@ -194,54 +195,80 @@ impl File {
         }
     }
 
-    /// Writes all of `data` behind the last byte, in one piece whatever others append meanwhile, and says where
-    /// that was. At most as many bytes as the server takes in one payload (4 MiB); more is refused.
+    /// Appends all of `data` atomically with respect to other appends, and returns its offset. Fails if `data` is
+    /// larger than the server's maximum payload (4 MiB).
     pub async fn append(&self, data: &[u8]) -> Result<u64> {
         if data.is_empty() {
             return self.stat().await.map(|attr| attr.size);
         }
-        let written = match self.held.spread() {
+        let written = match self.held.striped() {
             None => self.held.session().append(self.target(), data).await,
-            Some(spread) => Box::pin(spread.append(self.target(), data)).await,
+            Some(striped) => Box::pin(striped.append(self.target(), data)).await,
         };
         self.within("append to", written)
     }
 
-    /// Whether a transfer goes over one connection only.
+    /// Whether a transfer uses only one connection.
     pub(crate) fn is_narrow(&self, offset: u64, len: usize) -> bool {
-        len <= WIDE && self.held.spread().is_none_or(|spread| spread.is_narrow(offset, len))
+        len <= WIDE && self.held.striped().is_none_or(|striped| striped.is_narrow(offset, len))
     }
 
-    /// Asks whoever puts changes of the file's length in order.
-    async fn tell(&self, what: &str, request: Request) -> Result<()> {
-        let told = match self.held.spread() {
+    /// Sends a request to the server that orders changes of the file's length.
+    async fn notify(&self, what: &str, request: Request) -> Result<()> {
+        let result = match self.held.striped() {
             None => done(self.held.session(), self.held.who(), &request).await,
-            Some(spread) => Box::pin(spread.tell_order(self.target(), &request)).await,
+            Some(striped) => Box::pin(striped.notify_order(self.target(), &request)).await,
         };
-        self.within(what, told)
+        self.within(what, result)
     }
 
     /// Sets the length of the file.
     pub async fn truncate(&self, size: u64) -> Result<()> {
-        self.tell("truncate", Request::Truncate { token: self.token(), size }).await
+        self.notify("truncate", Request::Truncate { token: self.token(), size }).await
     }
 
-    /// Makes the file at least so long, and never shorter. What is new is zero.
+    /// Grows the file to at least `size` bytes; never shrinks it. The new bytes are zero.
     pub async fn extend(&self, size: u64) -> Result<()> {
-        self.tell("extend", Request::Extend { token: self.token(), size }).await
+        self.notify("extend", Request::Extend { token: self.token(), size }).await
     }
 
-    /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
+    /// Zeroes a range; the length stays. An empty range is refused, as by `fallocate`.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
+        self.notify("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
     }
 
-    /// Waits until everything acknowledged for this file is durable.
+    /// The first offset at or after `offset` that is data, or in a hole; the end of the file counts as a hole. `None`
+    /// at and after the end, and if no data follows.
+    pub async fn seek(&self, offset: u64, to: SeekTo) -> Result<Option<u64>> {
+        let request = Request::Seek { token: self.token(), offset, to, end: None, stripes: None };
+        let found = match self.held.striped() {
+            None => position(self.held.session(), self.held.who(), &request).await,
+            Some(striped) => Box::pin(striped.seek(self.target(), offset, to)).await,
+        };
+        self.within("seek in", found)
+    }
+
+    /// Prepares a range of the file for a shared memory mapping; the range may extend past the end of the file. A
+    /// mapping for writing needs a file open for reading and writing. Fails with *unsupported* if the mapping could
+    /// differ from the mapping of another process.
+    pub async fn map(&self, offset: u64, len: u64, write: bool) -> Result<Mapping> {
+        let request = Request::MapFile { token: self.token(), offset, len, write };
+        let mapped = match self.held.session().call(self.held.who(), &request).await {
+            Ok(Reply::FileMap(answer)) => mapped::fetch(answer),
+            Ok(other) => Err(unexpected(&request, &other)),
+            Err(error) => Err(error),
+        };
+        self.within("map", mapped)
+    }
+
+    /// Waits until all acknowledged writes to this file are durable.
     pub async fn sync(&self) -> Result<()> {
         let request = Request::Sync { token: self.token() };
-        match self.held.spread() {
-            None => self.tell("sync", request).await,
-            Some(spread) => self.within("sync", Box::pin(spread.tell_all(self.target(), &request)).await),
+        match self.held.striped() {
+            None => self.notify("sync", request).await,
+            Some(striped) => {
+                self.within("sync", Box::pin(striped.notify_every(self.target(), &request)).await)
+            }
         }
     }
 
@@ -256,10 +283,21 @@ impl File {
         self.within("stat", attr)
     }
 
-    /// Closes the file without waiting for the answer, if that is possible: then it is to be used no more.
+    /// Closes the file without waiting for the answer, if possible. If it returns true, the file must not be used
+    /// again.
     #[must_use]
     pub fn close_now(&self) -> bool {
         self.held.close_now()
+    }
+
+    /// Drops the file's rings and leases unless they are in use. For connections that are about to be closed.
+    pub fn let_go_of_memory(&self) {
+        self.memory.iter().for_each(|memory| memory.release());
+    }
+
+    /// Closes the file on the server even if other threads of this process still use it. For a process that exits.
+    pub async fn close_for_all(&self) -> Result<()> {
+        done(self.held.session(), self.held.who(), &Request::Close { token: self.token() }).await
     }
 
     /// Closes the file and waits for the answer.

@@ -1,31 +1,41 @@
-//! The first words on a connection.
+//! The handshake of a connection.
 
-use crate::transport::{Pipe, connect, send};
+use crate::transport::{Pipe, connect, not_acting, send};
 use crate::{Address, ClientConfig};
 use forebay_model::{Error, ErrorKind, Members, Result};
 use forebay_wire::{
-    Channel, FrameKind, Greeting, Hello, Key, MAX_PAYLOAD, Proof, Roster, VERSION, Welcome, client_proof,
-    frame, same_proof, server_proof,
+    Agreed, Channel, ConnectionKey, FrameKind, Greeting, Hello, Initiator, MAX_PAYLOAD, Proof, Roster,
+    Security, VERSION, Welcome, frame_with,
 };
 use serde::Serialize;
 
-/// Connects, says hello, proves what has to be proved, and insists on the server's proof in turn.
-pub(crate) async fn enter(
+/// The client and the kind of connection.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionRequest {
+    pub(crate) client: u128,
+    pub(crate) channel: Channel,
+    /// Whether the service has accepted this client before, and so authenticated itself.
+    pub(crate) is_known: bool,
+}
+
+/// Connects, sends the hello, authenticates the client and verifies the server.
+pub(crate) async fn connect_authenticated(
     config: &ClientConfig,
     address: &Address,
-    client: u128,
-    channel: Channel,
+    ConnectionRequest { client, channel, is_known }: ConnectionRequest,
     roster: Option<Roster>,
 ) -> Result<(Pipe, Welcome)> {
     let attempt = async {
-        let mut nonce = [0; 32];
-        getrandom::fill(&mut nonce).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
-        })?;
-        let hello = Hello { version: VERSION, channel, client, job: config.job.clone(), nonce, roster };
-        let key = config.credential.key()?;
-        let mut pipe = connect(address).await?;
-        let welcome = greet(&mut pipe, &hello, key.as_ref(), address).await?;
+        let hello = Hello { version: VERSION, channel, client, job: config.job.clone(), roster };
+        let mut pipe = connect(config, address).await?;
+        let welcome = match pipe.peer {
+            None => handshake_unix(&mut pipe, &hello).await?,
+            Some(peer) => {
+                let least = config.security.unwrap_or_else(|| Security::default_for(peer));
+                let key = config.act(|| config.credential.key()).map_err(|error| not_acting(&error))??;
+                handshake_tcp(&mut pipe, &hello, key.as_ref(), (least, is_known)).await?
+            }
+        };
         Ok((pipe, welcome))
     };
     match tokio::time::timeout(config.connect_timeout, Box::pin(attempt)).await {
@@ -37,45 +47,73 @@ pub(crate) async fn enter(
     }
 }
 
-async fn greet(pipe: &mut Pipe, hello: &Hello, key: Option<&Key>, address: &Address) -> Result<Welcome> {
-    say(pipe, FrameKind::Hello, hello).await?;
-    match hear(pipe).await? {
+/// Handshake on a Unix socket: the kernel identifies the client, and the path identifies the service.
+async fn handshake_unix(pipe: &mut Pipe, hello: &Hello) -> Result<Welcome> {
+    send_message(pipe, FrameKind::Hello, hello).await?;
+    match receive_greeting(pipe).await? {
         Greeting::Refusal(error) => Err(error),
-        // Over TCP anybody can listen on a port: a server that skips the challenge has proved nothing.
-        Greeting::Welcome(_) if key.is_some() && matches!(address, Address::Tcp { .. }) => {
-            Err(unproved("the service did not ask for the key"))
-        }
-        Greeting::Welcome(welcome) => sensible(welcome),
-        Greeting::Challenge { nonce } => {
-            let Some(key) = key else {
-                return Err(unproved("the service asks for a key: name its key file"));
-            };
-            say(pipe, FrameKind::Proof, &Proof { seal: client_proof(key, hello, &nonce) }).await?;
-            match hear(pipe).await? {
-                Greeting::Refusal(error) => Err(error),
-                Greeting::Challenge { .. } => {
-                    Err(Error::new(ErrorKind::Protocol, "the service challenged a second time"))
-                }
-                Greeting::Welcome(welcome) => {
-                    let expected = server_proof(key, hello, &nonce);
-                    match welcome.seal {
-                        Some(seal) if same_proof(&seal, &expected) => sensible(welcome),
-                        _ => Err(unproved("the service does not hold the same key: check the address")),
-                    }
-                }
-            }
+        Greeting::Welcome(welcome) => validate(welcome),
+        Greeting::Challenge { .. } => {
+            Err(Error::new(ErrorKind::Protocol, "the service requires a key on a Unix socket"))
         }
     }
 }
 
-fn unproved(text: &str) -> Error {
+/// Handshake over TCP, where any process can listen on a port and relay: both sides prove that they hold the key, and
+/// agree on keys for the connection.
+async fn handshake_tcp(
+    pipe: &mut Pipe,
+    hello: &Hello,
+    key: Option<&ConnectionKey>,
+    (least, is_known): (Security, bool),
+) -> Result<Welcome> {
+    let Some(key) = key else {
+        return Err(unauthenticated("the service requires a key: name its key file"));
+    };
+    let (initiator, opening) = Initiator::open(key, least, hello)?;
+    send_message(pipe, FrameKind::Hello, &opening).await?;
+    let noise = match receive_greeting(pipe).await? {
+        Greeting::Challenge { noise } => noise,
+        Greeting::Refusal(error) => return Err(unsealed(&error, is_known)),
+        Greeting::Welcome(_) => return Err(unauthenticated("the service did not authenticate itself")),
+    };
+    let Agreed { level, sealer, opener } = initiator.finish(&noise)?;
+    pipe.sealer = Some(sealer);
+    pipe.frame_reader.opener = Some(opener);
+    send_message(pipe, FrameKind::Proof, &Proof {}).await?;
+    let welcome = match receive_greeting(pipe).await? {
+        Greeting::Welcome(welcome) => validate(welcome)?,
+        Greeting::Refusal(error) => return Err(error),
+        Greeting::Challenge { .. } => {
+            return Err(Error::new(ErrorKind::Protocol, "the service challenged a second time"));
+        }
+    };
+    pipe.sealer = pipe.sealer.take().and_then(|sealer| sealer.agreed(level));
+    pipe.frame_reader.opener = pipe.frame_reader.opener.take().and_then(|opener| opener.agreed(level));
+    Ok(welcome)
+}
+
+/// Converts a refusal that was not authenticated, and may come from any process: it ends the attempt, but is no
+/// statement about files. A client that the service has accepted before tries again: the service refuses such a client
+/// in a sealed frame unless it has lost the key, and one forged frame must not end the client's open files.
+fn unsealed(error: &Error, is_known: bool) -> Error {
+    let kind = match error.kind() {
+        _ if is_known => ErrorKind::Unreachable,
+        kind @ (ErrorKind::Unauthenticated | ErrorKind::Busy | ErrorKind::Unreachable) => kind,
+        _ => ErrorKind::Protocol,
+    };
+    let text = if is_known { "refused by an unauthenticated peer: " } else { "" };
+    Error::new(kind, format!("{text}{error}"))
+}
+
+fn unauthenticated(text: &str) -> Error {
     Error::new(ErrorKind::Unauthenticated, text)
 }
 
-fn sensible(welcome: Welcome) -> Result<Welcome> {
+fn validate(welcome: Welcome) -> Result<Welcome> {
     if !(1..=MAX_PAYLOAD).contains(&welcome.max_payload) || welcome.session_millis == 0 {
         let text = format!(
-            "the service's limits make no sense (payload {}, session {} ms)",
+            "the service sent invalid limits (payload {}, session {} ms)",
             welcome.max_payload, welcome.session_millis
         );
         return Err(Error::new(ErrorKind::Protocol, text));
@@ -84,24 +122,24 @@ fn sensible(welcome: Welcome) -> Result<Welcome> {
     let sorted = Members::new(list.epoch(), list.all().to_vec());
     let fault = match sorted.map(|sorted| sorted.with_names(list.homes())) {
         Err(fault) => Some(fault),
-        Ok(sorted) if sorted != *list => Some("it is not in order".to_owned()),
+        Ok(sorted) if sorted != *list => Some("it is not sorted".to_owned()),
         Ok(_) if !list.contains(welcome.server) => Some(format!("server {} is missing", welcome.server)),
         Ok(_) => None,
     };
     match fault {
         Some(fault) => {
-            Err(Error::new(ErrorKind::Protocol, format!("its list of servers makes no sense: {fault}")))
+            Err(Error::new(ErrorKind::Protocol, format!("the service sent an invalid server list: {fault}")))
         }
         None => Ok(welcome),
     }
 }
 
-async fn say<T: Serialize>(pipe: &mut Pipe, kind: FrameKind, message: &T) -> Result<()> {
+async fn send_message<T: Serialize>(pipe: &mut Pipe, kind: FrameKind, message: &T) -> Result<()> {
     let mut bytes = Vec::new();
-    frame(&mut bytes, kind, 0, message, 0)?;
+    frame_with(pipe.sealer.as_mut(), &mut bytes, kind, 0, message, 0)?;
     send(&mut pipe.writer, &bytes, &[], &mut false).await
 }
 
-async fn hear(pipe: &mut Pipe) -> Result<Greeting> {
-    Ok(pipe.inbox.frame(FrameKind::Greeting, 0).await?.1)
+async fn receive_greeting(pipe: &mut Pipe) -> Result<Greeting> {
+    Ok(pipe.frame_reader.frame(FrameKind::Greeting, 0).await?.1)
 }

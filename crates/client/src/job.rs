@@ -1,29 +1,29 @@
-//! Who this process works for, as the batch system's environment tells it.
+//! The job of this process, from the environment that the batch system sets.
 
 use forebay_model::{Gid, Job, MAX_LABEL, Uid};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 
-/// The variables of one batch system. Several names for one thing are tried in order.
+/// The environment variables of one batch system. Alternative names are tried in order.
 struct Batch {
     label: &'static [&'static str],
-    /// The member of an array, where the job's number does not tell it.
+    /// The index in a job array, if the job id does not include it.
     member: Option<&'static str>,
     user: &'static [&'static str],
     group: &'static [&'static str],
     nodes: &'static [Nodes],
 }
 
-/// Where a batch system says how many nodes a job has.
+/// Where a batch system reports the number of nodes.
 enum Nodes {
     /// A number.
     Count(&'static str),
-    /// Hosts, each with its slots: `node1 16 node2 16`.
+    /// Hosts with their slots: `node1 16 node2 16`.
     Slots(&'static str),
-    /// Hosts, each as often as it has slots: `node1 node1 node2`.
+    /// Hosts, repeated for each slot: `node1 node1 node2`.
     Hosts(&'static str),
-    /// The path of a file with a host in each line, each as often as it has slots.
+    /// Path of a file with one host per line, repeated for each slot.
     File(&'static str),
 }
 
@@ -37,7 +37,7 @@ const OVERRIDE: Batch = Batch {
 
 const PRIORITY: &str = "FOREBAY_JOB_PRIORITY";
 
-/// PALS and ALPS start applications within jobs of PBS or Slurm, whose number is then the better one; so they are last.
+/// PALS and ALPS start applications within PBS or Slurm jobs, whose job id is preferred; so they come last.
 const SYSTEMS: [Batch; 6] = [
     Batch {
         label: &["SLURM_JOB_ID", "SLURM_JOBID"],
@@ -77,11 +77,11 @@ const SYSTEMS: [Batch; 6] = [
     },
 ];
 
-/// The job of a process with this environment, run by this user and group; `read` gives the content of a file.
+/// The job of a process with this environment, user and group; `read` returns the content of a file.
 ///
-/// `FOREBAY_JOB_ID`, `_USER`, `_GROUP`, `_NODES` and `_PRIORITY` win over what Slurm, PBS, LSF, Flux, PALS or ALPS say.
-/// Without a batch system the job is the user's interactive work: `interactive-1000`. What makes no sense is
-/// passed over, so the result is always a valid identity.
+/// `FOREBAY_JOB_ID`, `_USER`, `_GROUP`, `_NODES` and `_PRIORITY` take precedence over the variables of Slurm, PBS, LSF,
+/// Flux, PALS and ALPS. Without a batch system the job is the user's interactive work: `interactive-1000`. Invalid
+/// values are ignored, so the result is always a valid identity.
 pub fn job_from_environment(
     get: impl Fn(&str) -> Option<String>,
     read: impl Fn(&str) -> Option<String>,
@@ -94,7 +94,7 @@ pub fn job_from_environment(
         text(field(&OVERRIDE)).or_else(|| batch.and_then(|batch| text(field(batch))))
     };
     let from_batch = |batch: &Batch| match text(batch.label)? {
-        // The rest of it is the server's name.
+        // The rest of the id is the server's name.
         id if batch.label == ["PBS_JOBID"] => Some(id.split('.').next().unwrap_or(&id).to_owned()),
         id => Some(array_member(id, batch.member.and_then(&get).as_deref())),
     };
@@ -137,7 +137,7 @@ pub fn job_of_this_process() -> Job {
     job_from_environment(get, hosts, Uid(user.as_raw()), Gid(group.as_raw()))
 }
 
-/// A list of hosts; what is beyond the bound is a list of something else.
+/// Reads a host file. A file beyond the size limit is no host file.
 fn hosts(path: &str) -> Option<String> {
     const MOST: u64 = 16 << 20;
     let mut text = String::new();
@@ -151,7 +151,7 @@ fn label(text: &str) -> Option<String> {
     (end > 0).then(|| text[..end].to_owned())
 }
 
-/// Every member of an LSF array has the number of the array; 0 means there is no array.
+/// Appends the array index to an LSF job id, which all members of an array share; 0 means no array.
 fn array_member(id: String, index: Option<&str>) -> String {
     match index {
         None | Some("" | "0") => id,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_systems_and_overrides() {
+    fn job_is_read_from_batch_systems_and_overrides() {
         for (environment, expected) in [
             ("", "interactive-1000 1000 100 1 1"),
             ("USER=alice", "interactive-1000 alice 100 1 1"),

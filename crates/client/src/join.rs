@@ -1,10 +1,10 @@
-//! Several futures in one task.
+//! Concurrent futures in one task.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs all at once in this task, and waits for all.
+/// Polls all futures concurrently in this task and waits for all of them.
 pub(crate) async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();

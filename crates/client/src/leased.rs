@@ -1,12 +1,12 @@
-//! Reads of an open file by shared memory: what the file is made of is asked for once, and copied straight out of the
-//! server's regions for as long as the server says that nothing has happened to it.
+//! Reads of an open file by shared memory. The client requests the map of the file once, and copies data out of the
+//! server's regions for as long as the server keeps the lease valid.
 //!
-//! **Invariant**: what was copied counts only if the lease stood before and after, the connection is the one it was
-//! granted on, and this client has not written by its own ring since it asked.
+//! **Invariant**: copied data is returned only if the lease was valid before and after the copy, the connection is the
+//! one on which the lease was granted, and this client has not written by its own ring since the request.
 
 use crate::memory::Memory;
 use forebay_model::ErrorKind;
-use forebay_shm::{Pane, Reader};
+use forebay_shm::{Reader, RoMap};
 use forebay_wire::{MapAt, MapGrant, Reply, Request};
 use std::ffi::OsString;
 use std::io;
@@ -15,24 +15,24 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// From so many bytes, or so many reads, on a lease is worth two requests and a mapping: a small file is read once.
+/// After this number of bytes or reads, a lease is worth two requests and a mapping. A small file is read once.
 const WORTH_BYTES: u64 = 1 << 20;
 const ONE_READ: u64 = WORTH_BYTES / 32;
-/// A lease that served so many reads was worth asking for, however it ended.
+/// A lease that served this number of reads was worth its request, however it ended.
 const WORTH_READS: u32 = 64;
-/// After how many leases in a row that were not, the pauses between them do not grow any more.
-const MOST_LOSSES: u32 = 10;
+/// Number of useless leases in a row after which the pauses stop growing.
+const MOST_USELESS: u32 = 10;
 
-/// What an open file was leased.
+/// The read lease of an open file.
 #[derive(Default)]
 pub(crate) struct Leased {
     map: Mutex<Option<Arc<Map>>>,
-    /// Bytes that were read otherwise, and something for each read.
+    /// Bytes read by other means, plus a constant for each read.
     seen: AtomicU64,
-    /// Reads that go by the socket before it is asked for the next lease.
+    /// Number of reads by the socket before the next lease is requested.
     pause: AtomicU32,
-    /// Leases in a row that were not worth it.
-    losses: AtomicU32,
+    /// Number of useless leases in a row.
+    useless: AtomicU32,
 }
 
 /// One lease.
@@ -40,25 +40,25 @@ struct Map {
     reader: Reader,
     lease: u64,
     size: u64,
-    /// Where pieces begin, in order; the last number is where they end.
+    /// Offsets at which pieces begin, in order; the last one is the end.
     bounds: Vec<u64>,
     places: Vec<Place>,
-    life: u64,
-    /// How much this client had written before it asked.
-    wrote: u64,
+    connection_epoch: u64,
+    /// Number of this client's ring writes before the request.
+    own_writes: u64,
     served: AtomicU32,
 }
 
 enum Place {
     Zeros,
-    Pane(Arc<Pane>, u32),
+    RoMap(Arc<RoMap>, u32),
     Ask,
 }
 
-/// What came of a read.
+/// Result of a read.
 enum Found {
     Read(usize),
-    /// The lease says nothing about these bytes.
+    /// The lease does not cover these bytes.
     Elsewhere,
     Over,
 }
@@ -90,7 +90,12 @@ impl Map {
             let some = &mut into[done..done + len];
             match &self.places[piece] {
                 Place::Zeros => some.fill(0),
-                Place::Pane(pane, position) => pane.get(position + (at - self.bounds[piece]) as u32, some),
+                Place::RoMap(ro_map, position) => {
+                    // If the bytes cannot be copied, a request to the server reports why.
+                    if ro_map.get(position + (at - self.bounds[piece]) as u32, some).is_err() {
+                        return false;
+                    }
+                }
                 Place::Ask => return false,
             }
             (done, piece) = (done + len, piece + 1);
@@ -99,47 +104,56 @@ impl Map {
     }
 }
 
+impl Leased {
+    /// Drops the lease unless a thread is using it.
+    pub(crate) fn clear(&self) {
+        drop(self.map.try_lock().map(|mut map| map.take()));
+    }
+}
+
 impl Memory {
     fn map(&self) -> Option<Arc<Map>> {
-        // Tried only: a signal handler may have interrupted who has it.
+        // Never blocks: a signal handler may have interrupted the thread that holds the lock.
         self.leased.map.try_lock().ok()?.clone()
     }
 
-    /// Reads from an offset on as much as there is, if that is possible without asking anybody.
+    /// Reads from an offset on as far as the file goes, if that is possible without a request.
     pub(crate) fn read_now(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
         let map = self.map()?;
-        if map.life != self.session.opens.life() || map.wrote != self.wrote.load(Ordering::Acquire) {
-            self.lose(&map);
+        if map.connection_epoch != self.session.opens.connection_epoch()
+            || map.own_writes != self.own_writes.load(Ordering::Acquire)
+        {
+            self.drop_lease(&map);
             return None;
         }
         match map.read(offset, into) {
             Found::Read(len) => Some(len),
             Found::Elsewhere | Found::Over => {
-                self.lose(&map);
+                self.drop_lease(&map);
                 None
             }
         }
     }
 
-    /// A lease is over. The next one is asked for later the less they were worth.
-    fn lose(&self, map: &Arc<Map>) {
+    /// Drops an expired lease. The pause before the next request grows with the number of useless leases.
+    fn drop_lease(&self, map: &Arc<Map>) {
         let Ok(mut place) = self.leased.map.try_lock() else { return };
         if !place.as_ref().is_some_and(|known| Arc::ptr_eq(known, map)) {
             return;
         }
         *place = None;
         let worth = map.served.load(Ordering::Relaxed) >= WORTH_READS;
-        let losses = if worth { 0 } else { self.leased.losses.load(Ordering::Relaxed) + 1 };
-        self.leased.losses.store(losses.min(MOST_LOSSES), Ordering::Relaxed);
-        self.leased.pause.store((1 << losses.min(MOST_LOSSES)) - 1, Ordering::Relaxed);
+        let useless = if worth { 0 } else { self.leased.useless.load(Ordering::Relaxed) + 1 };
+        self.leased.useless.store(useless.min(MOST_USELESS), Ordering::Relaxed);
+        self.leased.pause.store((1 << useless.min(MOST_USELESS)) - 1, Ordering::Relaxed);
     }
 
-    /// Asks for a lease, if one is worth it, and reads.
+    /// Requests a lease if it is worth it, and reads.
     pub(crate) async fn read(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
         if let Some(len) = self.read_now(offset, into) {
             return Some(len);
         }
-        if self.session.lanes.is_off() || !self.token.access.read {
+        if self.session.shared_rings.is_off() || !self.token.access.read {
             return None;
         }
         let seen = self.leased.seen.fetch_add(into.len() as u64 + ONE_READ, Ordering::Relaxed);
@@ -148,24 +162,26 @@ impl Memory {
         if early || self.leased.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pauses).is_ok() {
             return None;
         }
-        let asking = self.asking.try_lock().ok()?;
+        let request_lock = self.request_lock.try_lock().ok()?;
         let leased = self.lease(offset).await;
-        drop(asking);
+        drop(request_lock);
         if !leased {
-            let losses = self.leased.losses.fetch_add(1, Ordering::Relaxed) + 1;
-            self.leased.losses.fetch_min(MOST_LOSSES, Ordering::Relaxed);
-            self.leased.pause.store(1 << losses.min(MOST_LOSSES), Ordering::Relaxed);
+            let useless = self.leased.useless.fetch_add(1, Ordering::Relaxed) + 1;
+            self.leased.useless.fetch_min(MOST_USELESS, Ordering::Relaxed);
+            self.leased.pause.store(1 << useless.min(MOST_USELESS), Ordering::Relaxed);
             return None;
         }
         self.read_now(offset, into)
     }
 
     async fn lease(&self, from: u64) -> bool {
-        let life = self.session.opens.life();
+        let connection_epoch = self.session.opens.connection_epoch();
         let bound = || {
-            self.lane().and_then(|lane| {
-                let lane = lane.as_ref().filter(|lane| lane.life == life)?;
-                Some((lane.ring, lane.reader()))
+            self.ring_writer().and_then(|ring_writer| {
+                let ring_writer = ring_writer
+                    .as_ref()
+                    .filter(|ring_writer| ring_writer.connection_epoch == connection_epoch)?;
+                Some((ring_writer.ring, ring_writer.reader()))
             })
         };
         let mut ring = bound();
@@ -173,12 +189,13 @@ impl Memory {
             ring = bound();
         }
         let Some((ring, reader)) = ring else { return false };
-        let wrote = self.wrote.load(Ordering::Acquire);
+        let own_writes = self.own_writes.load(Ordering::Acquire);
         match self.session.call(&self.who, &Request::Map { token: self.token, ring, from }).await {
             Ok(Reply::Map(grant)) => match self.mapped(&grant) {
                 Ok((bounds, places)) => {
                     let (lease, size, served) = (grant.lease, grant.size, AtomicU32::new(0));
-                    let map = Map { reader, lease, size, bounds, places, life, wrote, served };
+                    let map =
+                        Map { reader, lease, size, bounds, places, connection_epoch, own_writes, served };
                     if let Ok(mut place) = self.leased.map.try_lock() {
                         *place = Some(Arc::new(map));
                     }
@@ -187,8 +204,8 @@ impl Memory {
                 Err(_) => false,
             },
             Err(error) if error.kind() == ErrorKind::Stale => {
-                if let Some(mut lane) = self.lane() {
-                    lane.take_if(|lane| lane.ring == ring);
+                if let Some(mut ring_writer) = self.ring_writer() {
+                    ring_writer.take_if(|ring_writer| ring_writer.ring == ring);
                 }
                 false
             }
@@ -196,15 +213,15 @@ impl Memory {
         }
     }
 
-    /// Opens what was leased.
+    /// Maps the regions of a lease.
     fn mapped(&self, grant: &MapGrant) -> io::Result<(Vec<u64>, Vec<Place>)> {
-        let broken = || io::Error::new(io::ErrorKind::InvalidData, "a lease that cannot be");
+        let broken = || io::Error::new(io::ErrorKind::InvalidData, "the lease is invalid");
         let dir = PathBuf::from(OsString::from_vec(grant.dir.clone()));
-        let panes = grant.names.iter().map(|name| {
+        let ro_maps = grant.names.iter().map(|name| {
             let path = dir.join(OsString::from_vec(name.clone()));
-            self.session.lanes.pane(path, grant.region)
+            self.session.shared_rings.ro_map(path, grant.region)
         });
-        let panes: Vec<Arc<Pane>> = panes.collect::<io::Result<_>>()?;
+        let ro_maps: Vec<Arc<RoMap>> = ro_maps.collect::<io::Result<_>>()?;
         let (mut bounds, mut places) = (vec![grant.start], Vec::new());
         let mut end = grant.start;
         for piece in &grant.pieces {
@@ -214,10 +231,10 @@ impl Memory {
                 MapAt::Zeros => Place::Zeros,
                 MapAt::Ask => Place::Ask,
                 MapAt::Region { file, position } => {
-                    let pane = panes.get(file as usize).ok_or_else(broken)?;
+                    let ro_map = ro_maps.get(file as usize).ok_or_else(broken)?;
                     let last = u64::from(position).checked_add(piece.len);
-                    last.filter(|&last| last <= u64::from(pane.len())).ok_or_else(broken)?;
-                    Place::Pane(pane.clone(), position)
+                    last.filter(|&last| last <= u64::from(ro_map.len())).ok_or_else(broken)?;
+                    Place::RoMap(ro_map.clone(), position)
                 }
             });
         }

@@ -1,79 +1,90 @@
-//! The client: paths and open files of a Forebay service, over TCP and Unix sockets.
+//! The client library: paths and open files of a Forebay service, over TCP, Unix sockets and shared memory.
 //!
-//! [`Client`] and [`File`] are async; [`blocking`] has the same for code that waits.
+//! [`Client`] and [`File`] are async; [`blocking`] offers the same calls to synchronous code.
 //!
 //! ```text
-//! client, file, dir      paths, open files, listings        what callers see
-//! by_id                  the same by ids                    what a mount needs
-//! service, roll          all servers of a service           who is asked what, where it is
-//! walk, prefixes         paths over several servers         what is remembered of them is checked, never believed
-//! listing, spread        directories and bytes of several   merged by cookie; split by layout
-//! session, opens         what outlives a connection         retry, reconnect, re-established files
-//! line                   the control connection             many calls at once
-//! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
-//! memory, lane, arrived  payload on the server's machine   by rings and slabs, without asking; else as above
-//! queue                  requests on the server's machine  by a queue in shared memory; else by the line
-//! seen                   what was answered there           for as long as the server says, in shared memory, that it counts
-//! handshake, transport   first words, frames of a stream
-//! socket                 bytes, and who waits for them where
-//! job, counts            who works, and what the processes of a run count together
+//! client, file, dir          paths, open files, directory listings (the public API)
+//! by_id                      the same operations by file id, as a mount needs them
+//! service, server_list       all servers of a service; which server answers which request
+//! walk, prefixes             path lookup over several servers, with hints that a server verifies
+//! listing, striped           directories and file data on several servers: merged by cookie, split by layout
+//! session, opens             state that outlives a connection: retries, reconnects, reopened files
+//! control                    the control connection: many calls at once
+//! transfer, flow, data       payload: split, pipelined, copied directly from and to the caller's memory
+//! memory, ring_writer,       payload by shared memory on the server's machine: rings and slabs for writes,
+//!   granted_slabs, leased    read leases for reads
+//! queue                      requests by a queue in shared memory on the server's machine
+//! name_cache                 lookup results, valid until the server invalidates them in shared memory
+//! connect                    connecting: tries every address until the expected server answers
+//! handshake, transport       authentication; frames of a stream
+//! broker                     connections that another process opens
+//! socket                     socket I/O by the runtime or by the calling thread
+//! job, counts                identity of the job; counters that the processes of a run share
 //! ```
 //!
-//! **Invariant**: a request that must happen only once is sent a second time only if no byte of the first had
-//! left; whatever else cannot be answered ends in an error within the configured time. A connection on which a
-//! transfer was given up half-way is closed, never used again.
+//! **Invariant**: a request that must not run twice is sent again only if no byte of the first attempt had left. Every
+//! other request that gets no answer fails within the configured time. The client closes a connection whose transfer
+//! was aborted and never reuses it.
 //!
-//! **Deliberately absent**: caches that others cannot end before they change something (a write that returned is visible to
-//! every later read, anywhere), belief in remembered paths (a server checks them with every
-//! use, or says in shared memory that they stand), locks that writers
-//! of one file wait for, background writing, environment variables other than those that describe the job.
+//! **Deliberately absent**: caches that a server cannot invalidate before a change (a write that returned is visible to
+//! every later read on any client); trust in remembered paths (a server verifies them on every use, or vouches for them
+//! in shared memory); locks between writers of one file; background writeback; environment variables other than those
+//! that describe the job.
 
 #![forbid(unsafe_code)]
 
 mod address;
-mod arrived;
 pub mod blocking;
+mod broker;
 mod by_id;
 mod client;
 mod config;
+mod connect;
+mod control;
 mod counts;
 mod data;
 mod dir;
 mod file;
 mod flow;
+mod granted_slabs;
 mod handshake;
 mod job;
 mod join;
-mod lane;
 mod leased;
-mod line;
 mod listing;
+mod mapped;
 mod memory;
+mod name_cache;
 mod opens;
 mod path;
 mod prefixes;
+mod program;
 mod queue;
 mod retry;
-mod roll;
-mod seen;
+mod ring_writer;
+mod server_list;
 mod service;
 mod session;
 mod socket;
-mod spread;
+mod striped;
 mod transfer;
 mod transport;
 mod walk;
 
-pub use address::Address;
+pub use address::{Address, Addresses};
+pub use broker::{BROKER_VARIABLE, Broker, broker_pair, serve_broker};
 pub use by_id::{ById, MAX_LINKS, Step};
 pub use client::Client;
-pub use config::{ClientConfig, Credential};
+pub use config::{Acting, ClientConfig, Credential};
 pub use counts::{COUNTS_VARIABLE, Count, PAGE, RunCounts};
 pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
+pub use mapped::Mapping;
 pub use memory::Now;
+pub use program::{ElfNote, PROGRAM_HEAD, ProgramKind, elf_notes, names_prefix, program_kind};
 pub use queue::{waiting_here, waiting_here_with};
+pub use transfer::called_at;
 
-// What its calls take and give, so that callers need not know the protocol.
-pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};
+// Types that the calls take and return, so that callers need not depend on the protocol crate.
+pub use forebay_wire::{Entry, IfExists, KeyCall, KeyReply, RenameMode, Security, Token, UserKey, XattrMode};

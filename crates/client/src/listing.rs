@@ -1,23 +1,23 @@
-//! One listing out of those of all servers. Pure.
+//! Merges the directory pages of all servers into one listing. Pure.
 
 use forebay_wire::Entry;
 
-/// What one server has from a cookie on.
+/// The entries of one server from a cookie on.
 pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,
-    /// Where it goes on, or `None` at its end.
+    /// Cookie of the next page, or `None` at the end.
     pub(crate) next: Option<u64>,
 }
 
-/// How many entries each of so many servers is asked for, so that all together have about `limit`: names are spread by
-/// a hash, and what comes behind the end of the shortest page is asked for again.
+/// Number of entries to request from each server, so that all together return about `limit`. Names are distributed by a
+/// hash, and entries after the end of the shortest page are requested again.
 pub(crate) fn share(limit: u32, servers: usize) -> u32 {
     let even = limit / servers.max(1) as u32;
     (even + even / 16 + 8).min(limit)
 }
 
-/// The entries up to where every server's page reaches, in the order of their cookies; those with one cookie stay
-/// together.
+/// Merges the entries up to the point that every server's page reaches, in the order of their cookies. Entries with the
+/// same cookie stay together.
 pub(crate) fn merge(pages: Vec<Page>, limit: usize) -> Page {
     let reach = pages.iter().filter_map(|page| page.next).min();
     let mut entries: Vec<Entry> = pages.into_iter().flat_map(|page| page.entries).collect();
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_merged_as_far_as_all_reach() {
+    fn pages_are_merged_up_to_the_shortest_one() {
         type Given<'a> = (&'a [u64], Option<u64>);
         let table: [(&[Given<'_>], usize, Given<'_>); 8] = [
             (&[(&[1, 4], None), (&[2, 3], None)], 9, (&[1, 2, 3, 4], None)),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_listed_once_whatever_the_pages() {
+    fn every_entry_is_listed_once_for_any_page_size() {
         // Three servers with 1,000 entries, every seventh cookie on two of them.
         let all: Vec<Vec<u64>> = (0..3_u64)
             .map(|server| {
@@ -87,10 +87,10 @@ mod tests {
         for limit in [1, 2, 10, 64, 5000] {
             let (mut found, mut cookie) = (Vec::new(), Some(0));
             while let Some(from) = cookie {
-                let ask = share(limit, 3) as usize;
+                let wanted = share(limit, 3) as usize;
                 let pages = all.iter().map(|cookies| {
                     let rest: Vec<u64> = cookies.iter().copied().filter(|c| *c > from).collect();
-                    let cut = ask.min(rest.len());
+                    let cut = wanted.min(rest.len());
                     page(&rest[..cut], (cut < rest.len()).then(|| rest[cut - 1]))
                 });
                 let merged = merge(pages.collect(), limit as usize);

@@ -1,17 +1,17 @@
-//! The open files of a session: registered when opened, re-established after a reconnect, closed when dropped.
+//! The open files of a session: registered on open, reopened after a reconnect, closed on drop.
 
+use crate::control::{CallRef, ControlConnection};
 use crate::join::join;
-use crate::line::{CallRef, Line};
 use crate::queue::{Begun, at_once};
 use crate::session::{Session, Who};
-use crate::spread::Spread;
+use crate::striped::StripedFile;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
 use forebay_wire::{Reply, Request, Token};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How many files are re-established at a time.
+/// Number of files reopened at a time.
 const REOPEN_BATCH: usize = 64;
 
 /// All open files of a session.
@@ -19,21 +19,21 @@ const REOPEN_BATCH: usize = 64;
 pub(crate) struct Opens {
     files: Mutex<BTreeMap<u64, (Token, Who)>>,
     next: AtomicU64,
-    /// Counts control connections, each before the open files are listed for it.
-    lives: AtomicU64,
+    /// Number of control connections so far. Incremented before the open files are listed for a new connection.
+    connection_epoch: AtomicU64,
 }
 
-/// An open file's place in its session. Dropping it closes the file in the background.
+/// An open file of a session. Dropping it closes the file in the background.
 pub(crate) struct Held {
     session: Arc<Session>,
     slot: u64,
     token: Token,
     who: Who,
-    /// Where its bytes are, unless they are all where it was opened.
-    spread: Option<Spread>,
+    /// The layout, unless all data is on the server that opened the file.
+    striped: Option<StripedFile>,
 }
 
-/// An open file, where its bytes are, and whether it was made by this request.
+/// An open file, its layout, and whether this request created it.
 pub(crate) struct Opened {
     pub(crate) held: Held,
     pub(crate) attr: Attr,
@@ -41,64 +41,71 @@ pub(crate) struct Opened {
     pub(crate) created: bool,
 }
 
-/// What comes of a request to open.
+/// Result of an open request.
 pub(crate) enum Opening {
-    /// It is open.
+    /// The file is open.
     Here(Box<Opened>),
-    /// This file, which has to be opened where its inode is.
+    /// The file must be opened on the server that has its inode.
     At(FileId),
 }
 
 impl Opens {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Token, Who)>> {
-        self.files.lock().expect("nothing panics while it holds the open files")
+        self.files.lock().expect("no thread panics while it holds this lock")
     }
 
-    /// Counts control connections: what was agreed on an earlier one has to be agreed anew.
-    pub(crate) fn life(&self) -> u64 {
-        self.lives.load(Ordering::SeqCst)
+    /// Number of the current control connection. State that was agreed on an earlier connection is void.
+    pub(crate) fn connection_epoch(&self) -> u64 {
+        self.connection_epoch.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Re-establishes every open file on a new line. One that the server no longer knows is forgotten here too:
-    /// whoever uses it next is told by the server.
-    pub(crate) async fn reopen(&self, line: &Line) -> Result<()> {
-        self.lives.fetch_add(1, Ordering::SeqCst);
+    /// Reopens every open file on a new control connection. A file that the server no longer knows is dropped from the
+    /// list; its next use fails with the server's error.
+    pub(crate) async fn reopen(&self, control: &ControlConnection) -> Result<()> {
+        self.connection_epoch.fetch_add(1, Ordering::SeqCst);
         let all: Vec<(u64, Token, Who)> =
             self.lock().iter().map(|(slot, (token, who))| (*slot, *token, who.clone())).collect();
         for batch in all.chunks(REOPEN_BATCH) {
-            let reopened = batch.iter().map(|(slot, token, who)| self.reopen_one(line, *slot, *token, who));
+            let reopened =
+                batch.iter().map(|(slot, token, who)| self.reopen_one(control, *slot, *token, who));
             join(reopened.collect()).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
 
-    async fn reopen_one(&self, line: &Line, slot: u64, token: Token, who: &Who) -> Result<()> {
+    async fn reopen_one(
+        &self,
+        control: &ControlConnection,
+        slot: u64,
+        token: Token,
+        who: &Who,
+    ) -> Result<()> {
         let request = Request::Reopen { token };
         let call = CallRef { identity: who.as_deref(), request: &request };
-        match line.call(&call, None).await {
+        match control.call(&call, None).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if error.kind() == ErrorKind::Busy => Err(error),
             Ok(Err(_)) => {
                 self.lock().remove(&slot);
                 Ok(())
             }
-            Err(trouble) => Err(trouble.error),
+            Err(failure) => Err(failure.error),
         }
     }
 }
 
 impl Session {
-    /// Opens or makes a file. Runs to its end even if the caller goes away, so that no file stays open on the
-    /// server that nobody holds here.
+    /// Opens or creates a file. Runs to completion even if the caller is cancelled, so that the server keeps no open
+    /// file that the client has lost.
     pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: &Request) -> Result<Opening> {
-        let life = self.opens.life();
-        match self.ask_at_once(who, request) {
-            Begun::Answered(Ok(Ok(reply))) => self.opened(who, request, reply, life).await,
-            begun => self.open_on(who, request, begun, life).await,
+        let connection_epoch = self.opens.connection_epoch();
+        match self.call_at_once(who, request) {
+            Begun::Answered(Ok(Ok(reply))) => self.opened(who, request, reply, connection_epoch).await,
+            begun => self.open_on(who, request, begun, connection_epoch).await,
         }
     }
 
@@ -107,12 +114,12 @@ impl Session {
         who: &Who,
         request: &Request,
         begun: Begun,
-        life: u64,
+        connection_epoch: u64,
     ) -> Result<Opening> {
         let (session, who, request) = (self.clone(), who.clone(), request.clone());
         let mut work = Box::pin(async move {
             let reply = session.call_on(&who, &request, begun).await?;
-            session.opened(&who, &request, reply, life).await
+            session.opened(&who, &request, reply, connection_epoch).await
         });
         if let Some(opened) = at_once(work.as_mut()) {
             return opened;
@@ -122,13 +129,13 @@ impl Session {
         task.await.map_err(ended)?
     }
 
-    /// Notes what was opened, on the line of this life or a later one.
+    /// Registers an opened file, on the control connection of `connection_epoch` or a later one.
     async fn opened(
         self: &Arc<Session>,
         who: &Who,
         request: &Request,
         reply: Reply,
-        life: u64,
+        connection_epoch: u64,
     ) -> Result<Opening> {
         let (token, attr, layout, created) = match reply {
             Reply::Opened { token, attr, layout, created } => (token, attr, layout, created),
@@ -137,9 +144,9 @@ impl Session {
         };
         let slot = self.opens.next.fetch_add(1, Ordering::Relaxed);
         self.opens.lock().insert(slot, (token, who.clone()));
-        let held = Held { session: self.clone(), slot, token, who: who.clone(), spread: None };
-        // A new line may have listed the open files just before this one was among them.
-        if self.opens.life() != life {
+        let held = Held { session: self.clone(), slot, token, who: who.clone(), striped: None };
+        // A new connection may have listed the open files before this one was registered.
+        if self.opens.connection_epoch() != connection_epoch {
             self.call(who, &Request::Reopen { token }).await?;
         }
         Ok(Opening::Here(Box::new(Opened { held, attr, layout, created })))
@@ -159,30 +166,30 @@ impl Held {
         &self.who
     }
 
-    /// Where its bytes are, unless they are all where it was opened.
-    pub(crate) fn spread(&self) -> Option<&Spread> {
-        self.spread.as_ref()
+    /// The layout, unless all data is on the server that opened the file.
+    pub(crate) fn striped(&self) -> Option<&StripedFile> {
+        self.striped.as_ref()
     }
 
-    pub(crate) fn with_spread(mut self, spread: Spread) -> Held {
-        self.spread = Some(spread);
+    pub(crate) fn with_striped(mut self, striped: StripedFile) -> Held {
+        self.striped = Some(striped);
         self
     }
 
-    /// Closes the file and waits for it.
+    /// Closes the file and waits for the answer.
     pub(crate) async fn close(self) -> Result<()> {
-        match self.let_go() {
+        match self.deregister() {
             true => close(&self.session, self.used(), &self.who, self.token).await,
             false => Ok(()),
         }
     }
 
-    /// Closes the file without waiting for that, if it can be asked so; if not, it is still held.
+    /// Closes the file by the queue without waiting for the answer. If it returns false, the file is still open.
     pub(crate) fn close_now(&self) -> bool {
-        if !self.used().is_empty() || !self.let_go() {
+        if !self.used().is_empty() || !self.deregister() {
             return false;
         }
-        // Not held any more when it is asked: a connection that is made meanwhile does not open it again.
+        // Deregister the file before the request is sent, so that a concurrent reconnect does not reopen it.
         let asked = self.session.close_now(&self.who, self.token);
         if !asked {
             self.session.opens.lock().insert(self.slot, (self.token, self.who.clone()));
@@ -190,54 +197,62 @@ impl Held {
         asked
     }
 
-    /// The other servers that have seen its token.
+    /// The other servers that have received the file's token.
     fn used(&self) -> Vec<Arc<Session>> {
-        self.spread.as_ref().map(Spread::used).unwrap_or_default()
+        self.striped.as_ref().map(StripedFile::used).unwrap_or_default()
     }
 
-    /// Whether it was still held.
-    fn let_go(&self) -> bool {
+    /// Deregisters the file; returns whether it was registered.
+    fn deregister(&self) -> bool {
         self.session.opens.lock().remove(&self.slot).is_some()
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.let_go() {
+        if self.deregister() {
             let (session, who, token) = (self.session.clone(), self.who.clone(), self.token);
             let used = self.used();
             self.session.runtime.spawn(async move {
-                // Nobody is left to tell; the server closes it with the session at the latest.
+                // No caller is left for the error. The server closes the file at the end of the session at the latest.
                 let _ = close(&session, used, &who, token).await;
             });
         }
     }
 }
 
-/// Closes a file where its bytes are, and then where it was opened: there its size is gathered.
+/// Closes a file on the servers that have its data, and then on the server that opened it, which collects the size.
 async fn close(session: &Session, used: Vec<Arc<Session>>, who: &Who, token: Token) -> Result<()> {
     let request = Request::Close { token };
     if !used.is_empty() {
-        // One that is away has forgotten it by the time it is back.
+        // A server that is down forgets the open file when it restarts.
         let calls = used.iter().map(|session| session.call_once(who, &request));
         join(calls.collect()).await;
     }
     match session.call(who, &request).await {
-        // A repeated close finds it closed.
+        // A repeated close finds the file closed.
         Err(error) if error.kind() == ErrorKind::Stale => Ok(()),
         Err(error) => Err(error),
         Ok(_) => Ok(()),
     }
 }
 
-/// The server answered something that is no answer to this.
+/// The error for a reply of the wrong kind.
 pub(crate) fn unexpected(request: &Request, reply: &Reply) -> Error {
     let word = |text: String| text.split([' ', '(']).next().unwrap_or_default().to_owned();
     let (asked, got) = (word(format!("{request:?}")), word(format!("{reply:?}")));
     Error::new(ErrorKind::Protocol, format!("the service answered {got} to {asked}"))
 }
 
-/// Asks for something that is answered with nothing.
+/// Requests a position in a file.
+pub(crate) async fn position(session: &Session, who: &Who, request: &Request) -> Result<Option<u64>> {
+    match session.call(who, request).await? {
+        Reply::Position(found) => Ok(found),
+        other => Err(unexpected(request, &other)),
+    }
+}
+
+/// Sends a request whose reply carries nothing.
 pub(crate) async fn done(session: &Session, who: &Who, request: &Request) -> Result<()> {
     match session.call(who, request).await? {
         Reply::Done => Ok(()),

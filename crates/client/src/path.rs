@@ -1,20 +1,20 @@
-//! Paths: where the last part begins. Pure.
+//! Splitting paths. Pure.
 
 use crate::by_id::too_long;
 use forebay_model::{MAX_PATH, Name, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The last part of a path.
+/// The last component of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Last {
-    /// An entry, and whether a slash follows it.
+    /// A name, and whether a slash follows it.
     Name { name: Name, slash: bool },
-    /// The root, `.` or `..`: a directory that is there, but not by a name of its own.
+    /// The root, `.` or `..`: an existing directory, but no name of its own.
     Directory,
 }
 
-/// Splits a path into the directory and the last part in it.
+/// Splits a path into its parent directory and its last component.
 pub(crate) fn split(path: &[u8]) -> Result<(&[u8], Last)> {
     let trimmed = path.len() - path.iter().rev().take_while(|&&byte| byte == b'/').count();
     let start = path[..trimmed].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
@@ -25,13 +25,13 @@ pub(crate) fn split(path: &[u8]) -> Result<(&[u8], Last)> {
     Ok((&path[..start], last))
 }
 
-/// The first part of a path that is a name; `None` if there is none, or `..` comes first.
+/// The first component of a path that is a name; `None` if there is none or `..` comes first.
 pub(crate) fn first_part(path: &[u8]) -> Option<&[u8]> {
     let mut parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
     parts.next().filter(|part| *part != b"..")
 }
 
-/// The bytes of a path that is not too long.
+/// The bytes of a path; fails if it is too long.
 pub(crate) fn bytes(path: &Path) -> Result<&[u8]> {
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() > MAX_PATH { Err(too_long()) } else { Ok(bytes) }
@@ -43,7 +43,7 @@ mod tests {
     use forebay_model::ErrorKind;
 
     #[test]
-    fn the_last_part() {
+    fn paths_split_into_parent_and_last_component() {
         for (path, parent, last) in [
             ("/a", "/", "a"),
             ("a", "", "a"),

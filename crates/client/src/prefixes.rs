@@ -1,16 +1,16 @@
-//! Where directories were when they were last walked: checked by the server with every use, never believed.
+//! Remembered paths of directories. They are only hints: the server verifies them on every use.
 
 use forebay_model::FileId;
 use forebay_wire::Known;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Paths in one generation; two are kept.
+/// Number of paths in a generation. Two generations are kept.
 const GENERATION: usize = 2048;
-/// Longer paths are not worth their memory.
+/// Longer paths are not cached.
 const LONGEST: usize = 1024;
 
-/// Paths of directories from the root: names with single slashes between them.
+/// Directories by path from the root: names separated by single slashes.
 #[derive(Default)]
 pub(crate) struct Prefixes {
     generations: Mutex<[HashMap<Vec<u8>, FileId>; 2]>,
@@ -39,7 +39,7 @@ impl Prefixes {
         }
     }
 
-    /// What a tidy path as a whole leads to.
+    /// The directory at a normalized path.
     pub(crate) fn whole(&self, path: &[u8]) -> Option<FileId> {
         let found = {
             let generations = self.lock();
@@ -48,11 +48,11 @@ impl Prefixes {
                 None => generations[1].get(path).copied(),
             }
         };
-        // What is used stays.
+        // Move a used entry to the current generation.
         found.inspect(|dir| self.learn(path, *dir))
     }
 
-    /// The longest known directory on a tidy path, not counting its last part.
+    /// The deepest known directory on a normalized path, not counting the last component.
     pub(crate) fn on_the_way(&self, path: &[u8]) -> Option<Known> {
         let mut end = path.strip_suffix(b"/").unwrap_or(path).len();
         while let Some(slash) = path[..end].iter().rposition(|&byte| byte == b'/') {
@@ -65,7 +65,7 @@ impl Prefixes {
     }
 }
 
-/// A path from the root with single slashes and none in front; `None` if it has parts that are no names.
+/// Normalizes a path from the root: single slashes, no leading one. `None` if it contains `.` or `..`.
 pub(crate) fn tidy(path: &[u8]) -> Option<Vec<u8>> {
     let mut tidy = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_tidied() {
+    fn paths_are_normalized() {
         for (path, expected) in [
             ("/a/b", Some("a/b")),
             ("a//b///c", Some("a/b/c")),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_that_is_known() {
+    fn longest_known_prefix_is_found() {
         let prefixes = Prefixes::default();
         prefixes.learn(b"a", FileId(10));
         prefixes.learn(b"a/b", FileId(11));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_the_rest_is_bounded() {
+    fn used_prefixes_stay_and_the_cache_is_bounded() {
         let prefixes = Prefixes::default();
         prefixes.learn(b"used", FileId(1));
         for number in 0..20 * GENERATION {

@@ -1,17 +1,17 @@
-//! Requests by shared memory, where the server is on this machine and runs as the same user: the calling thread puts its
-//! request into a queue and waits for the answer itself.
+//! Requests by a queue in shared memory, if the server is on this machine and runs as the same user: the calling thread
+//! puts its request into the queue and waits for the answer itself.
 //!
-//! Only threads that may wait do so ([`waiting_here`]), and not for long: what takes longer is waited for by the runtime,
-//! whose timers run. What does not fit, or brings bulk data, or may wait for a device, goes by the socket as ever, and so
-//! does everything that finds no slot. A queue belongs to one life of the control connection.
+//! Only threads that may block wait for answers ([`waiting_here`]), and only briefly; the runtime, whose timers run,
+//! waits for slower answers. Requests that do not fit, carry bulk data, may wait for a device or find no free slot use
+//! the socket. A queue belongs to one control connection.
 
-use crate::line::{CallRef, Line};
-use crate::retry::Trouble;
-use crate::seen::Seen;
+use crate::control::{CallRef, ControlConnection};
+use crate::name_cache::NameCache;
+use crate::retry::AttemptError;
 use crate::session::{Session, Who};
 use crate::socket::while_set;
 use forebay_model::{Attr, Error, ErrorKind, FileId};
-use forebay_shm::{Answered, Asked, Asker, Lease, Looked, Spin};
+use forebay_shm::{Answered, Asked, Lease, Looked, QueueClient, Spin};
 use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -24,50 +24,51 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long a thread looks for its answer before it sleeps: as long as a desk may take to wake up on a core that was idle.
-const SHORTEST_LOOK: Duration = Duration::from_micros(2);
-const LONGEST_LOOK: Duration = Duration::from_micros(200);
-/// How long it sleeps before it leaves the rest to the runtime.
+/// Minimum time for which a thread spins before it sleeps: the time that the server may need to wake up on an idle
+/// core.
+const MIN_SPIN: Duration = Duration::from_micros(2);
+const MAX_SPIN: Duration = Duration::from_micros(200);
+/// How long the thread sleeps before it leaves the wait to the runtime.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// Between two looks of the runtime whether the connection still stands.
-const GLANCE: Duration = Duration::from_millis(20);
-/// No request has to be told from another: each has a slot.
+/// Interval at which the runtime checks whether the connection is alive.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(20);
+/// All requests have the same id, since each has its own slot.
 const ID: u64 = 1;
 
-static SPIN: Spin = Spin::new(SHORTEST_LOOK, LONGEST_LOOK);
+static SPIN: Spin = Spin::new(MIN_SPIN, MAX_SPIN);
 
-/// What came of a request; nothing if it has to go by the socket.
-type Outcome = Option<Result<Answer, Trouble>>;
+/// The outcome of a request; `None` if it has to use the socket.
+type Outcome = Option<Result<Answer, AttemptError>>;
 
-/// What came of asking on the spot.
+/// State of a request after the attempt to send it by the queue.
 pub(crate) enum Begun {
-    /// It is answered.
-    Answered(Result<Answer, Trouble>),
-    /// It was asked, and takes longer.
-    Asked(Arc<Line>, Asked),
-    /// It has to go by the socket.
-    Elsewhere,
-    /// Nothing was asked.
-    Not,
+    /// The answer has arrived.
+    Answered(Result<Answer, AttemptError>),
+    /// The request was sent; the answer is pending.
+    Sent(Arc<ControlConnection>, Asked),
+    /// The request has to use the socket.
+    UseSocket,
+    /// The request was not sent.
+    NotSent,
 }
 
 thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
-    static ERRAND: Cell<Option<fn()>> = const { Cell::new(None) };
+    static WAIT_HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// Runs something in which this thread itself may wait for answers, each time for some milliseconds at most.
+/// Runs `work`; during it, this thread itself may wait for answers, each time for a few milliseconds at most.
 pub fn waiting_here<T>(work: impl FnOnce() -> T) -> T {
     while_set(&HERE, true, work)
 }
 
-/// The same, with an errand that this thread does while it waits for something to be opened, if it does.
-pub fn waiting_here_with<T>(errand: fn(), work: impl FnOnce() -> T) -> T {
-    while_set(&ERRAND, Some(errand), || waiting_here(work))
+/// Like [`waiting_here`]; the thread calls `wait_hook` once, while the server opens or creates a file for it.
+pub fn waiting_here_with<T>(wait_hook: fn(), work: impl FnOnce() -> T) -> T {
+    while_set(&WAIT_HOOK, Some(wait_hook), || waiting_here(work))
 }
 
-/// What a future comes to that waits for nothing but answers by queues, if this thread may wait for those; if not, it has
-/// only begun.
+/// Polls a future once if this thread may wait for answers of the queue. Returns the result if the future needs no
+/// other wait; otherwise the future has only been started.
 pub(crate) fn at_once<T>(work: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
     if !HERE.get() {
         return None;
@@ -78,52 +79,62 @@ pub(crate) fn at_once<T>(work: std::pin::Pin<&mut impl Future<Output = T>>) -> O
     }
 }
 
-/// Whether this thread may wait for the answer to a request that may go by a queue.
-pub(crate) fn may_ask_here(request: &Request) -> bool {
+/// Whether this thread may wait for the answer to a request, and the request may use the queue.
+pub(crate) fn may_use_queue(request: &Request) -> bool {
     HERE.get() && is_short(request)
 }
 
 /// The queue of a control connection.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// Somebody asks for it, or has: a connection has one, and another would be in its place.
-    asked_for: AtomicBool,
-    /// What the server said to that: nothing if there is none for us.
+    /// Whether the queue was requested. A connection has only one: a second request would replace it.
+    requested: AtomicBool,
+    /// The server's answer to that; `None` if the server grants no queue.
     granted: OnceLock<Option<Box<QueueGrant>>>,
-    /// None if it cannot be reached from here.
-    desk: OnceLock<Option<Desk>>,
+    /// `None` if this process cannot open the queue.
+    shm_queue: OnceLock<Option<ShmQueue>>,
 }
 
 impl Queue {
-    /// Who is asked there, opened by whoever wants to ask first: this program waits for him, and nothing of it is in the way of
-    /// the descriptors that come and go with that. `None` if the server has not said yet whether there is one.
-    fn desk(&self) -> Option<Option<&Desk>> {
-        let desk = || self.desk.get_or_init(|| open(self.granted.get()?.as_ref()?).ok()).as_ref();
-        self.granted.get().map(|_| desk())
+    /// The queue, opened by the first thread that sends a request: the program waits for that thread, so it does not
+    /// notice the temporary file descriptors. `None` if the server has not answered yet whether there is a queue.
+    fn shm_queue(&self) -> Option<Option<&ShmQueue>> {
+        let granted = self.granted.get()?;
+        if self.shm_queue.get().is_none() {
+            let opened = granted.as_ref().map(|grant| open(grant)).transpose();
+            match opened {
+                // The current credentials of this thread may not open it.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(None),
+                opened => drop(self.shm_queue.get_or_init(|| opened.ok().flatten())),
+            }
+        }
+        Some(self.open_shm_queue())
     }
 
-    /// The same for those who do not open it.
-    fn open_desk(&self) -> Option<&Desk> {
-        self.desk.get()?.as_ref()
+    /// The queue, if it is open already.
+    fn open_shm_queue(&self) -> Option<&ShmQueue> {
+        self.shm_queue.get()?.as_ref()
     }
 }
 
-/// Who is asked there, and what was answered and still counts.
-struct Desk {
-    asker: Arc<Asker>,
-    seen: Option<Seen>,
+/// The client end of the queue, and the cache of lookup results.
+struct ShmQueue {
+    client: Arc<QueueClient>,
+    name_cache: Option<NameCache>,
 }
 
-impl Desk {
-    /// Remembers what was answered, if that counts for a while.
+impl ShmQueue {
+    /// Caches a reply that came with a lease.
     fn learn(&self, who: &Who, request: &Request, outcome: &Outcome, lease: Option<Lease>) {
-        if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) = (who, &self.seen, lease, outcome) {
-            seen.learn(request, reply, lease);
+        if let (None, Some(name_cache), Some(lease), Some(Ok(Ok(reply)))) =
+            (who, &self.name_cache, lease, outcome)
+        {
+            name_cache.learn(request, reply, lease);
         }
     }
 }
 
-/// Whether a request is as short as its answer, and waits for nothing but names and attributes, or for a ring that is there.
+/// Whether request and answer are short, and the request waits only for names and attributes or for an existing ring.
 fn is_short(request: &Request) -> bool {
     matches!(
         request,
@@ -153,164 +164,170 @@ fn is_short(request: &Request) -> bool {
 }
 
 impl Session {
-    /// Asks by the queue of the live connection, if there is one and this thread may wait for the answer.
-    pub(crate) fn ask_at_once(&self, who: &Who, request: &Request) -> Begun {
-        if !may_ask_here(request) || self.pool.is_in_doubt() {
-            return Begun::Not;
+    /// Sends a request by the queue of the live connection, if there is one and this thread may wait for the answer.
+    pub(crate) fn call_at_once(&self, who: &Who, request: &Request) -> Begun {
+        if !may_use_queue(request) || self.pool.has_abandoned() {
+            return Begun::NotSent;
         }
-        let Some(line) = self.live() else { return Begun::Not };
-        let Some(Some(desk)) = line.queue.desk() else { return Begun::Not };
-        match self.ask_desk(&line, desk, who, request) {
+        let Some(control) = self.live() else { return Begun::NotSent };
+        let Some(Some(shm_queue)) = control.queue.shm_queue() else { return Begun::NotSent };
+        match self.call_shm_queue(&control, shm_queue, who, request) {
             Ok(Some(outcome)) => Begun::Answered(outcome),
-            Ok(None) => Begun::Elsewhere,
-            Err(asked) => Begun::Asked(line, asked),
+            Ok(None) => Begun::UseSocket,
+            Err(asked) => Begun::Sent(control, asked),
         }
     }
 
-    /// Asks by the connection's queue, if there is one; `None` if it has to go by the socket. Who finds that nobody has asked
-    /// for one yet has that done, and does not wait for it. `sent` is true while the server may have heard of the request.
-    pub(crate) async fn ask_here(
+    /// Sends a request by the connection's queue; `None` if the request has to use the socket. The first caller
+    /// requests a queue from the server and does not wait for it. `sent` is true while the server may have received the
+    /// request.
+    pub(crate) async fn call_by_queue(
         &self,
-        line: &Arc<Line>,
+        control: &Arc<ControlConnection>,
         who: &Who,
         request: &Request,
         sent: &AtomicBool,
     ) -> Outcome {
-        let Some(desk) = line.queue.desk() else {
-            if !line.queue.asked_for.swap(true, Ordering::AcqRel) {
-                self.runtime.spawn(ask_for_queue(line.clone()));
+        let Some(shm_queue) = control.queue.shm_queue() else {
+            if !control.queue.requested.swap(true, Ordering::AcqRel) {
+                self.runtime.spawn(request_queue(control.clone()));
             }
             return None;
         };
-        let desk = desk?;
-        match self.ask_desk(line, desk, who, request) {
+        let shm_queue = shm_queue?;
+        match self.call_shm_queue(control, shm_queue, who, request) {
             Ok(outcome) => outcome,
-            Err(asked) => self.answer_to(line, who, request, asked, sent).await,
+            Err(asked) => self.answer_to(control, who, request, asked, sent).await,
         }
     }
 
-    /// Asks at a desk, and looks for the answer for a while.
-    fn ask_desk(&self, line: &Line, desk: &Desk, who: &Who, request: &Request) -> Result<Outcome, Asked> {
-        let Some(asked) = post(&desk.asker, who, request) else { return Ok(None) };
-        if let (Request::Open { .. } | Request::Create { .. }, Some(errand)) = (request, ERRAND.get()) {
-            ERRAND.set(None);
-            errand();
+    /// Sends a request by the queue and spins for the answer.
+    fn call_shm_queue(
+        &self,
+        control: &ControlConnection,
+        shm_queue: &ShmQueue,
+        who: &Who,
+        request: &Request,
+    ) -> Result<Outcome, Asked> {
+        let Some(asked) = post(&shm_queue.client, who, request) else { return Ok(None) };
+        if let (Request::Open { .. } | Request::Create { .. }, Some(wait_hook)) = (request, WAIT_HOOK.get()) {
+            WAIT_HOOK.set(None);
+            wait_hook();
         }
-        if !look_here(&asked) {
+        if !spin_for_answer(&asked) {
             return Err(asked);
         }
-        let outcome = self.take(line, &asked);
-        desk.learn(who, request, &outcome, asked.lease());
+        let outcome = self.take(control, &asked);
+        shm_queue.learn(who, request, &outcome, asked.lease());
         Ok(outcome)
     }
 
-    /// Waits for the answer to what was asked there.
+    /// Waits for the answer to a request that was sent by the queue.
     pub(crate) async fn answer_to(
         &self,
-        line: &Line,
+        control: &ControlConnection,
         who: &Who,
         request: &Request,
         asked: Asked,
         sent: &AtomicBool,
     ) -> Outcome {
         sent.store(true, Ordering::Relaxed);
-        let (outcome, lease) = Box::pin(self.wait_for(line, asked)).await;
-        if let Some(desk) = line.queue.open_desk() {
-            desk.learn(who, request, &outcome, lease);
+        let (outcome, lease) = Box::pin(self.wait_for(control, asked)).await;
+        if let Some(shm_queue) = control.queue.open_shm_queue() {
+            shm_queue.learn(who, request, &outcome, lease);
         }
         sent.store(outcome.is_some(), Ordering::Relaxed);
         outcome
     }
 
-    /// Closes an open file without waiting for that, if there is a queue with room.
+    /// Closes an open file without waiting for the answer, if there is a queue with a free slot.
     pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
-        let Some(line) = self.live() else { return false };
-        let Some(Some(desk)) = line.queue.desk() else { return false };
-        !self.pool.is_in_doubt() && post(&desk.asker, who, &Request::Close { token }).is_some()
+        let Some(control) = self.live() else { return false };
+        let Some(Some(shm_queue)) = control.queue.shm_queue() else { return false };
+        !self.pool.has_abandoned() && post(&shm_queue.client, who, &Request::Close { token }).is_some()
     }
 
-    /// Looks into what was answered on the live connection and still counts for this process.
-    fn seen<T>(&self, who: &Who, look: impl FnOnce(&Seen) -> Option<T>) -> Option<T> {
+    /// Looks into the name cache of the live connection. The cache is only valid for the identity of this process.
+    fn cached<T>(&self, who: &Who, look: impl FnOnce(&NameCache) -> Option<T>) -> Option<T> {
         if who.is_some() {
             return None;
         }
-        let line = self.live()?;
-        look(line.queue.open_desk()?.seen.as_ref()?)
+        let control = self.live()?;
+        look(control.queue.open_shm_queue()?.name_cache.as_ref()?)
     }
 
-    /// What a path from the root leads to, if that was answered and still counts.
+    /// Attributes of the file at a path from the root, if the cache has a valid entry.
     pub(crate) fn seen_attr(&self, who: &Who, path: &[u8], follow: bool) -> Option<Attr> {
-        self.seen(who, |seen| seen.attr(path, follow))
+        self.cached(who, |cache| cache.attr(path, follow))
     }
 
-    /// The directory that a path from the root leads to, if that was answered and still counts; or one that is gone.
+    /// The directory at a path from the root, if the cache has a valid entry. The directory may have been removed.
     pub(crate) fn seen_dir(&self, who: &Who, path: &[u8]) -> Option<FileId> {
-        self.seen(who, |seen| seen.dir(path))
+        self.cached(who, |cache| cache.dir(path))
     }
 
-    fn take(&self, line: &Line, asked: &Asked) -> Outcome {
-        let trouble = |kind, text: &str| {
+    fn take(&self, control: &ControlConnection, asked: &Asked) -> Outcome {
+        let failure = |kind, text: &str| {
             let error = self.at_service(Error::new(kind, text));
-            Some(Err(Trouble { sent: true, error }))
+            Some(Err(AttemptError { sent: true, error }))
         };
         match asked.answer() {
             Some(Answered::Bytes(bytes)) => match read(&bytes) {
                 Ok(answer) => Some(Ok(answer)),
                 Err(error) => {
-                    line.give_up(&error);
-                    trouble(error.kind(), &error.to_string())
+                    control.give_up(&error);
+                    failure(error.kind(), &error.to_string())
                 }
             },
             Some(Answered::Elsewhere) => None,
-            Some(Answered::Unknown) => {
-                trouble(ErrorKind::Unreachable, "the service gave the request up half-way")
-            }
+            Some(Answered::Unknown) => failure(ErrorKind::Unreachable, "the service abandoned the request"),
             None => {
-                let error = Error::new(ErrorKind::Protocol, "the service answered what cannot be");
-                line.give_up(&error);
-                trouble(error.kind(), "the service answered what cannot be")
+                let error =
+                    Error::new(ErrorKind::Protocol, "the service sent an invalid answer by the queue");
+                control.give_up(&error);
+                failure(error.kind(), "the service sent an invalid answer by the queue")
             }
         }
     }
 
-    /// Waits for an answer by way of the runtime, for as long as the connection stands.
-    async fn wait_for(&self, line: &Line, asked: Asked) -> (Outcome, Option<Lease>) {
+    /// Waits for an answer on the runtime, for as long as the connection is alive.
+    async fn wait_for(&self, control: &ControlConnection, asked: Asked) -> (Outcome, Option<Lease>) {
         let asked = Arc::new(asked);
         loop {
             if asked.is_answered() {
-                return (self.take(line, &asked), asked.lease());
+                return (self.take(control, &asked), asked.lease());
             }
-            if let Some(error) = line.fault() {
-                return (Some(Err(Trouble { sent: true, error: self.at_service(error) })), None);
+            if let Some(error) = control.fault() {
+                return (Some(Err(AttemptError { sent: true, error: self.at_service(error) })), None);
             }
             let sleeper = asked.clone();
-            let slept = self.runtime.spawn_blocking(move || sleeper.sleep(GLANCE));
-            // What ended it ends the wait for the connection too.
+            let slept = self.runtime.spawn_blocking(move || sleeper.sleep(LIVENESS_INTERVAL));
+            // The task fails only when the runtime ends, which ends the connection too.
             let _ = slept.await;
         }
     }
 }
 
-/// Asks for a queue; what becomes of that counts for as long as the connection lasts.
-async fn ask_for_queue(line: Arc<Line>) {
+/// Requests a queue. The result is valid for the lifetime of the connection.
+async fn request_queue(control: Arc<ControlConnection>) {
     let call = CallRef { identity: None, request: &Request::Queue };
-    let granted = match line.call(&call, None).await {
+    let granted = match control.call(&call, None).await {
         Ok(Ok(Reply::Queue(grant))) => Some(grant),
-        // There is none for us; nor, if the connection broke, for anybody.
+        // The server grants no queue, or the connection broke.
         Ok(_) | Err(_) => None,
     };
-    line.queue.granted.get_or_init(|| granted);
+    control.queue.granted.get_or_init(|| granted);
 }
 
-fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {
+fn post(client: &Arc<QueueClient>, who: &Who, request: &Request) -> Option<Asked> {
     let mut bytes = Vec::with_capacity(256);
     let call = CallRef { identity: who.as_deref(), request };
     frame(&mut bytes, FrameKind::Call, ID, &call, 0).ok()?;
-    asker.ask(&bytes)
+    client.ask(&bytes)
 }
 
-/// Looks for an answer for a while, then sleeps; true if it has come.
-fn look_here(asked: &Asked) -> bool {
+/// Spins for an answer, then sleeps; returns whether it has arrived.
+fn spin_for_answer(asked: &Asked) -> bool {
     let Looked::SinceThen(begin) = SPIN.until(|| asked.is_answered(), || asked.is_served_here()) else {
         return true;
     };
@@ -324,19 +341,19 @@ fn look_here(asked: &Asked) -> bool {
 }
 
 fn read(bytes: &[u8]) -> forebay_model::Result<Answer> {
-    let nonsense = || Error::new(ErrorKind::Protocol, "the service answered what is no frame");
-    let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(nonsense)?;
+    let malformed = || Error::new(ErrorKind::Protocol, "the service sent a malformed frame by the queue");
+    let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(malformed)?;
     let header = Header::decode(head)?;
     let whole = header.kind == FrameKind::Answer && header.payload == 0 && header.body as usize == rest.len();
-    if whole { body(rest) } else { Err(nonsense()) }
+    if whole { body(rest) } else { Err(malformed()) }
 }
 
-fn open(grant: &QueueGrant) -> io::Result<Desk> {
+fn open(grant: &QueueGrant) -> io::Result<ShmQueue> {
     let path = |path: &[u8]| PathBuf::from(OsString::from_vec(path.to_vec()));
     let file = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
     let queue = path(&grant.path);
-    let asker = Asker::open(&file(&queue)?, &file(&path(&grant.bell))?, grant.nonce)?;
-    Ok(Desk { asker, seen: Seen::beside(&queue) })
+    let client = QueueClient::open(&file(&queue)?, &file(&path(&grant.doorbell))?, grant.nonce)?;
+    Ok(ShmQueue { client, name_cache: NameCache::beside(&queue) })
 }
 
 #[cfg(test)]
@@ -345,7 +362,7 @@ mod tests {
     use forebay_model::FileId;
 
     #[test]
-    fn answers_that_are_no_frames_are_refused() {
+    fn malformed_queue_answers_are_refused() {
         let mut good = Vec::new();
         frame(&mut good, FrameKind::Answer, ID, &Answer::Ok(Reply::Done), 0).unwrap();
         assert_eq!(read(&good).unwrap(), Ok(Reply::Done));
@@ -358,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_begun_on_the_spot_only_where_a_thread_may_wait() {
+    fn futures_are_polled_at_once_only_where_the_thread_may_wait() {
         let mut ready = Box::pin(std::future::ready(5));
         assert_eq!(at_once(ready.as_mut()), None);
         assert_eq!(waiting_here(|| at_once(ready.as_mut())), Some(5));

@@ -1,13 +1,13 @@
-//! What may be asked twice, and how long to wait in between. Pure.
+//! Which requests may be sent twice, and the pauses between attempts. Pure.
 
 use forebay_model::{Error, ErrorKind};
-use forebay_wire::{At, IfExists, Request, XattrMode};
+use forebay_wire::{At, IfExists, KeyCall, Request, XattrMode};
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Whether asking twice does the same as asking once, so that a request whose answer was lost can be repeated.
+/// Whether a request is idempotent, so that it can be repeated if its answer was lost.
 pub(crate) fn repeatable(request: &Request) -> bool {
     match request {
         Request::Ping
@@ -22,6 +22,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::TruncateFile { .. }
         | Request::Extend { .. }
         | Request::Punch { .. }
+        | Request::Seek { .. }
         | Request::Sync { .. }
         | Request::SyncAll
         | Request::ReadLink { .. }
@@ -39,15 +40,19 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::SetLayout { .. }
         | Request::ReplaceServer { .. }
         | Request::Losses
+        | Request::Repair { .. }
         | Request::Drain(_)
         | Request::Abandon { .. }
         | Request::Ring { .. }
         | Request::Slab { .. }
         | Request::Number { .. }
         | Request::Map { .. }
+        | Request::MapFile { .. }
         | Request::Queue
+        | Request::Keys(KeyCall::List | KeyCall::Revoke { .. })
         | Request::Read { .. } => true,
-        // One that its maker may not open could be made, but not opened a second time.
+        // The mode may deny its creator the requested access: a repeated request would then fail to open the created
+        // file.
         Request::Create { if_exists, mode, access, .. } => {
             let needed = u16::from(access.read) << 8 | u16::from(access.write) << 7;
             *if_exists != IfExists::Refuse && mode & needed == needed
@@ -63,71 +68,89 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Symlink { .. }
         | Request::RemoveXattr { .. }
         | Request::Peer(_)
+        | Request::Keys(KeyCall::Grant { .. })
         | Request::Shutdown => false,
     }
 }
 
-/// Whether a server that answered with this error has done nothing, and may do it a little later: it is full of work, or
-/// another server that it needs does not answer it.
-pub(crate) fn may_pass(error: &Error) -> bool {
+/// Whether an error means that the server did nothing and may succeed later: it is overloaded, or another server that
+/// it needs does not answer.
+pub(crate) fn is_transient(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unreachable)
 }
 
-/// Why an attempt did not lead to an answer.
+/// Why an attempt got no answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    /// Whether the server may have heard the request.
+pub(crate) struct AttemptError {
+    /// Whether the server may have received the request.
     pub(crate) sent: bool,
-    /// What happened.
     pub(crate) error: Error,
 }
 
-impl Trouble {
-    pub(crate) fn unsent(error: Error) -> Trouble {
-        Trouble { sent: false, error }
+impl AttemptError {
+    pub(crate) fn unsent(error: Error) -> AttemptError {
+        AttemptError { sent: false, error }
     }
 
-    /// Whether another attempt can help: the connection broke, or the server was full of work, and nothing that
-    /// must happen only once can have happened.
-    pub(crate) fn is_passing(&self, repeatable: bool) -> bool {
+    /// Whether another attempt can help: the connection broke or the server was overloaded, and a request that is not
+    /// idempotent cannot have run.
+    pub(crate) fn may_retry(&self, repeatable: bool) -> bool {
         match self.error.kind() {
             ErrorKind::Busy => true,
-            ErrorKind::Unreachable => repeatable || !self.sent,
+            ErrorKind::Unreachable | ErrorKind::TimedOut => repeatable || !self.sent,
             _ => false,
         }
     }
 
-    /// The error to show when there is no further attempt.
-    pub(crate) fn into_error(self, repeatable: bool) -> Error {
-        if self.error.kind() != ErrorKind::Unreachable || !self.sent || repeatable {
-            return self.error;
+    /// The error to report when there is no further attempt. The outcome is unknown if this or an earlier attempt was
+    /// sent.
+    pub(crate) fn into_error(self, repeatable: bool, end: End) -> Error {
+        let is_over = end == End::Timeout || self.error.kind() == ErrorKind::TimedOut;
+        let kind = match self.error.kind() {
+            ErrorKind::Unreachable | ErrorKind::TimedOut if !self.sent => ErrorKind::Unreachable,
+            ErrorKind::Unreachable | ErrorKind::TimedOut if is_over => ErrorKind::TimedOut,
+            ErrorKind::Unreachable => ErrorKind::OutcomeUnknown,
+            ErrorKind::Busy if self.sent => ErrorKind::TimedOut,
+            _ => return self.error,
+        };
+        if !self.sent || repeatable {
+            return Error::new(kind, self.error.to_string());
         }
         let text = format!(
-            "{}; the request had been sent, and nobody knows whether it was carried out: look before you try again",
+            "{}; the request was sent and its outcome is unknown: check the result before you retry",
             self.error
         );
-        Error::new(ErrorKind::Unreachable, text)
+        Error::new(kind, text)
     }
 }
 
-/// Growing pauses, spread at random so that many clients of a server that comes back do not come all at once.
+/// Why there is no further attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The request timed out.
+    Timeout,
+    /// Another attempt cannot help or is not allowed.
+    NoRetry,
+}
+
+/// Exponential backoff with jitter, so that many clients do not reconnect to a restarted server at once.
 #[derive(Debug)]
-pub(crate) struct Pauses {
-    dice: u64,
+pub(crate) struct Backoff {
+    rng: u64,
     next: Duration,
 }
 
-impl Pauses {
-    pub(crate) fn new(seed: u64) -> Pauses {
-        Pauses { dice: seed, next: FIRST }
+impl Backoff {
+    pub(crate) fn new(seed: u64) -> Backoff {
+        Backoff { rng: seed, next: FIRST }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(LONGEST);
-        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Between half and all of it.
-        whole / 2 + (whole / 2).mul_f64((self.dice >> 40) as f64 / (1_u64 << 24) as f64)
+        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Between half of the pause and all of it.
+        whole / 2 + (whole / 2).mul_f64((self.rng >> 40) as f64 / (1_u64 << 24) as f64)
     }
 
     pub(crate) fn restart(&mut self) {
@@ -141,7 +164,7 @@ mod tests {
     use forebay_model::{Access, FileId, Name};
 
     #[test]
-    fn what_creates_or_removes_a_name_is_not_repeated() {
+    fn requests_that_create_or_remove_names_are_not_repeatable() {
         let (dir, name) = (FileId::ROOT, Name::new("x").unwrap());
         let create_as =
             |mode, access, if_exists| Request::Create { dir, name: name.clone(), mode, access, if_exists };
@@ -166,25 +189,32 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_and_what_is_said_when_it_does_not() {
-        for (kind, sent, repeatable, passes, doubt) in [
-            (ErrorKind::Unreachable, false, false, true, false),
-            (ErrorKind::Unreachable, true, true, true, false),
-            (ErrorKind::Unreachable, true, false, false, true),
-            (ErrorKind::Busy, true, false, true, false),
-            (ErrorKind::Protocol, false, true, false, false),
-            (ErrorKind::NoSpace, true, true, false, false),
+    fn transient_failures_are_retried_and_final_errors_reported() {
+        use ErrorKind::{Busy, NoSpace, OutcomeUnknown, Protocol, TimedOut, Unreachable};
+        for (kind, sent, repeatable, passes, doubt, over, lost) in [
+            (Unreachable, false, false, true, false, Unreachable, Unreachable),
+            (Unreachable, true, true, true, false, TimedOut, OutcomeUnknown),
+            (Unreachable, true, false, false, true, TimedOut, OutcomeUnknown),
+            (TimedOut, false, false, true, false, Unreachable, Unreachable),
+            (TimedOut, true, true, true, false, TimedOut, TimedOut),
+            (TimedOut, true, false, false, true, TimedOut, TimedOut),
+            (Busy, false, false, true, false, Busy, Busy),
+            (Protocol, false, true, false, false, Protocol, Protocol),
+            (NoSpace, true, true, false, false, NoSpace, NoSpace),
         ] {
-            let trouble = Trouble { sent, error: kind.into() };
-            assert_eq!(trouble.is_passing(repeatable), passes, "{kind:?} {sent} {repeatable}");
-            let text = trouble.into_error(repeatable).to_string();
-            assert_eq!(text.contains("nobody knows"), doubt, "{text}");
+            let failure = AttemptError { sent, error: kind.into() };
+            assert_eq!(failure.may_retry(repeatable), passes, "{kind:?} {sent} {repeatable}");
+            for (end, shown) in [(End::Timeout, over), (End::NoRetry, lost)] {
+                let error = failure.clone().into_error(repeatable, end);
+                assert_eq!(error.kind(), shown, "{kind:?} {sent} {repeatable} {end:?}");
+                assert_eq!(error.to_string().contains("check the result before you retry"), doubt, "{error}");
+            }
         }
     }
 
     #[test]
-    fn pauses_grow_to_a_bound() {
-        let mut pauses = Pauses::new(7);
+    fn backoff_grows_to_its_limit() {
+        let mut pauses = Backoff::new(7);
         let first: Vec<_> = (0..20).map(|_| pauses.next()).collect();
         assert!(first[0] <= FIRST && first[0] >= FIRST / 2);
         assert!(first.iter().all(|pause| *pause <= LONGEST));

@@ -1,10 +1,10 @@
-//! All servers of a service: one session for each, made when it is first needed, and who is asked what.
+//! All servers of a service: one session for each, created on first use, and the routing of requests.
 
 use crate::ClientConfig;
 use crate::join::join;
 use crate::path::first_part;
 use crate::prefixes::Prefixes;
-use crate::roll::not_a_member;
+use crate::server_list::not_a_member;
 use crate::session::{Session, Who};
 use forebay_model::{FileId, Members, Name, Result, ServerId};
 use forebay_wire::{Reply, Request};
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What all clones of a client share.
+/// State shared by all clones of a client.
 pub(crate) struct Service {
-    /// The session with the server at the address that the client was given.
+    /// The session with the server at the configured addresses.
     first: Arc<Session>,
     others: Mutex<BTreeMap<ServerId, Arc<Session>>>,
     pub(crate) prefixes: Prefixes,
@@ -27,19 +27,26 @@ impl Service {
         Ok(Arc::new(Service { first, others: Mutex::default(), prefixes: Prefixes::default() }))
     }
 
-    /// The session with the server that the client was pointed at.
+    /// Ends all sessions.
+    pub(crate) fn close(&self) {
+        self.first.close();
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.values().for_each(|session| session.close());
+    }
+
+    /// The session with the server at the configured addresses.
     pub(crate) fn first(&self) -> &Arc<Session> {
         &self.first
     }
 
-    /// The servers, unless there is only one.
-    pub(crate) fn several(&self) -> Option<Arc<Members>> {
-        self.first.roll.members().filter(|members| members.all().len() > 1)
+    /// The server list, if there are several servers.
+    pub(crate) fn cluster(&self) -> Option<Arc<Members>> {
+        self.first.server_list.members().filter(|members| members.all().len() > 1)
     }
 
     /// The session with a server.
     pub(crate) fn session(&self, server: ServerId) -> Result<Arc<Session>> {
-        match self.several() {
+        match self.cluster() {
             None => Ok(self.first.clone()),
             Some(_) if self.first.server() == Some(server) => Ok(self.first.clone()),
             Some(members) if members.contains(server) => Ok(self.other(server)),
@@ -52,40 +59,40 @@ impl Service {
         others.entry(server).or_insert_with(|| self.first.sibling(server)).clone()
     }
 
-    /// The sessions with all servers, in the order of their numbers.
+    /// The sessions with all servers, in order of server id.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        match self.several() {
+        match self.cluster() {
             None => vec![self.first.clone()],
             Some(members) => members.servers().filter_map(|server| self.session(server).ok()).collect(),
         }
     }
 
-    /// The sessions with all servers that have names.
+    /// The sessions with all servers that hold names.
     pub(crate) fn namers(&self) -> Vec<Arc<Session>> {
-        match self.several() {
+        match self.cluster() {
             None => vec![self.first.clone()],
             Some(members) => members.namers().filter_map(|server| self.session(server).ok()).collect(),
         }
     }
 
-    /// The session with the server that has to be asked this.
-    pub(crate) fn whom(&self, request: &Request) -> Result<Arc<Session>> {
-        match self.several().and_then(|members| answers(&members, request)) {
+    /// The session with the server that answers a request.
+    pub(crate) fn session_for(&self, request: &Request) -> Result<Arc<Session>> {
+        match self.cluster().and_then(|members| server_for(&members, request)) {
             None => Ok(self.first.clone()),
             Some(server) => self.session(server),
         }
     }
 
-    /// Asks whoever can answer.
+    /// Sends a request to the server that answers it.
     pub(crate) async fn call(&self, who: &Who, request: &Request) -> Result<Reply> {
-        // With one server there is nobody to look for, and nothing to hold on to.
-        match self.several() {
+        // With one server this needs no routing and no reference count.
+        match self.cluster() {
             None => self.first.call(who, request).await,
-            Some(_) => self.whom(request)?.call(who, request).await,
+            Some(_) => self.session_for(request)?.call(who, request).await,
         }
     }
 
-    /// Asks every server at once.
+    /// Sends a request to all servers concurrently.
     pub(crate) async fn call_all(&self, who: &Who, request: &Request) -> Vec<(Arc<Session>, Result<Reply>)> {
         let all = self.all();
         let calls = all.iter().map(|session| session.call(who, request)).collect();
@@ -93,29 +100,29 @@ impl Service {
         all.into_iter().zip(replies).collect()
     }
 
-    /// Asks every server at once, and waits for one that is away no longer than for a connection.
+    /// Sends a request to all servers concurrently. Waits for a server no longer than the connect timeout.
     pub(crate) async fn survey(&self, who: &Who, request: &Request) -> Vec<(Arc<Session>, Result<Reply>)> {
         let all = self.all();
         if let [only] = &all[..] {
             return vec![(only.clone(), only.call(who, request).await)];
         }
-        let ask = async |session: &Session| {
+        let call_one = async |session: &Session| {
             let patience: Duration = session.config.connect_timeout.min(session.config.request_timeout);
             let answer = timeout(patience, Box::pin(session.call(who, request))).await;
             answer.unwrap_or_else(|_| Err(session.no_answer_in(patience)))
         };
-        let replies = join(all.iter().map(|session| ask(session)).collect()).await;
+        let replies = join(all.iter().map(|session| call_one(session)).collect()).await;
         all.into_iter().zip(replies).collect()
     }
 }
 
-/// The server that can answer a request; `None` if any can.
-fn answers(members: &Members, request: &Request) -> Option<ServerId> {
+/// The server that answers a request; `None` if any server can.
+fn server_for(members: &Members, request: &Request) -> Option<ServerId> {
     match request {
-        Request::Walk { dir, path, .. } => Some(walks(members, *dir, path)),
+        Request::Walk { dir, path, .. } => Some(server_for_walk(members, *dir, path)),
         Request::Jump { path, known, .. } => {
             let rest = path.get(usize::from(known.len)..).unwrap_or_default();
-            Some(walks(members, known.dir, rest))
+            Some(server_for_walk(members, known.dir, rest))
         }
         Request::Create { dir, name, .. }
         | Request::MakeDir { dir, name, .. }
@@ -141,9 +148,11 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Truncate { token, .. }
         | Request::Extend { token, .. }
         | Request::Punch { token, .. }
+        | Request::Seek { token, .. }
         | Request::Sync { token }
         | Request::Ring { token, .. }
         | Request::Map { token, .. }
+        | Request::MapFile { token, .. }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
         Request::Drain(_) => Some(members.authority(FileId::ROOT)),
@@ -151,11 +160,11 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
     }
 }
 
-/// The server that takes the first step of a path.
-fn walks(members: &Members, dir: FileId, path: &[u8]) -> ServerId {
+/// The server that resolves the first component of a path.
+fn server_for_walk(members: &Members, dir: FileId, path: &[u8]) -> ServerId {
     match first_part(path).map(Name::new) {
         Some(Ok(name)) => members.home(dir, &name),
-        // `..`, nothing, or what is no name: whoever has the directory knows what to say.
+        // The path is empty, starts with `..` or has an invalid name: the authority of the directory reports the error.
         _ => members.authority(dir),
     }
 }
@@ -167,7 +176,7 @@ mod tests {
     use forebay_wire::{Known, RenameMode, Token};
 
     #[test]
-    fn names_are_asked_for_at_home_and_files_of_their_authority() {
+    fn requests_go_to_the_home_of_the_name_or_authority_of_the_file() {
         let member = |n| Member { server: ServerId(n), address: format!("tcp:h{n}:1"), socket: None };
         let members = Members::new(1, (1..=5).map(member).collect()).unwrap();
         let name = |text: &str| Name::new(text).unwrap();
@@ -205,7 +214,7 @@ mod tests {
             (Request::Sync { token }, Some(ServerId(4))),
             (Request::StatFs, None),
         ] {
-            assert_eq!(answers(&members, &request), expected, "{request:?}");
+            assert_eq!(server_for(&members, &request), expected, "{request:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The two directions of a socket, for tasks that wait by way of the runtime and for threads that wait in the kernel.
+//! The two directions of a socket, for tasks that wait on the runtime and for threads that wait in the kernel.
 //!
-//! A task that meets an empty or full socket has the runtime watch it, for that direction only and, when writing, no
-//! longer than it waits: a Unix socket reports every byte its peer takes, and a runtime that is told wakes up for
-//! nothing. A thread that has said so (see [`here`]) waits in the system call itself, which saves the way over the
-//! runtime's own thread; and for what comes it looks for a while before, which saves the time it takes to wake up.
+//! A task that finds the socket empty or full registers it with the runtime, for that direction only and, for writing,
+//! only while it waits: a Unix socket reports every byte that its peer takes, and would wake the runtime needlessly. A
+//! thread within [`here`] waits in the system call itself, which saves the way over the runtime's thread. Before it
+//! waits for incoming bytes it spins, which saves the time to wake up.
 
 use forebay_shm::{Looked, Spin};
 use rustix::io::Errno;
@@ -23,20 +23,20 @@ use tokio::io::unix::AsyncFd;
 /// How long a thread waits in the kernel before it waits like a task, whose timers run.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long a thread looks for what comes before it waits in the kernel.
+/// How long a thread spins for incoming bytes before it waits in the kernel.
 static SPIN: Spin = Spin::new(Duration::from_micros(2), Duration::from_micros(200));
 
 thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something in which this thread itself waits for sockets. Only for work that needs one socket at a time:
-/// while it waits for one, it does nothing about others.
+/// Runs `work`; during it, this thread itself waits for sockets. Only for work that needs one socket at a time: while
+/// the thread waits for one, it serves no other.
 pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
     while_set(&HERE, true, work)
 }
 
-/// Runs something while a word of this thread has a value; afterwards it is as it was.
+/// Runs `work` with a thread-local variable set to `value`, and then restores the variable.
 pub(crate) fn while_set<W: Copy, T>(
     word: &'static LocalKey<Cell<W>>,
     value: W,
@@ -52,15 +52,15 @@ pub(crate) fn while_set<W: Copy, T>(
     work()
 }
 
-/// What comes from the peer.
+/// The incoming direction.
 pub(crate) struct Reader {
     socket: Arc<OwnedFd>,
     watch: Option<AsyncFd<Arc<OwnedFd>>>,
 }
 
-/// What goes to the peer; dropped, it tells the peer that nothing more will come.
+/// The outgoing direction. Dropping it shuts down writing, so that the peer reads the end of the stream.
 pub(crate) struct Writer {
-    /// A second descriptor of the same socket: the runtime watches each descriptor once.
+    /// A second descriptor of the same socket, since the runtime watches each descriptor once.
     socket: Arc<OwnedFd>,
     watch: Option<AsyncFd<Arc<OwnedFd>>>,
 }
@@ -77,7 +77,7 @@ pub(crate) fn halves(socket: OwnedFd) -> io::Result<(Reader, Writer)> {
 }
 
 impl Reader {
-    /// Reads what has come, at least a byte; 0 only at the end.
+    /// Reads the available bytes, at least one; 0 only at the end of the stream.
     pub(crate) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_read(context, into)).await
     }
@@ -96,9 +96,9 @@ impl Reader {
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let come = match HERE.get() {
             true => {
-                // Nobody else needs to know what comes.
+                // Stop watching: the runtime would wake up for every incoming byte.
                 self.watch = None;
-                receive_here(&self.socket, into)
+                receive_blocking(&self.socket, into)
             }
             false => receive(&self.socket, into, RecvFlags::DONTWAIT),
         };
@@ -115,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// Whether nothing has come in, the end of the stream included.
+    /// Whether no byte has arrived and the stream has not ended.
     pub(crate) fn is_quiet(&self) -> bool {
         let seen = recv(&*self.socket, &mut [0_u8], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         matches!(seen, Err(Errno::AGAIN))
@@ -123,7 +123,7 @@ impl Reader {
 }
 
 impl Writer {
-    /// Writes what can be written now, at least a byte.
+    /// Writes as much as the socket accepts now, at least one byte.
     pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -154,18 +154,18 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Where the peer has gone there is nobody to tell.
+        // Fails if the peer has closed the connection; that is fine.
         let _ = shutdown(&*self.socket, Shutdown::Write);
     }
 }
 
-/// Receives what has come; `None` if nothing has.
+/// Receives the available bytes; `None` if there are none.
 fn receive(socket: &OwnedFd, into: &mut [u8], flags: RecvFlags) -> Option<io::Result<usize>> {
     attempt(|| Ok(recv(socket, &mut *into, flags)?.1))
 }
 
-/// Receives what comes, looking for it at first.
-fn receive_here(socket: &OwnedFd, into: &mut [u8]) -> Option<io::Result<usize>> {
+/// Receives bytes: spins first, then waits in the kernel.
+fn receive_blocking(socket: &OwnedFd, into: &mut [u8]) -> Option<io::Result<usize>> {
     let mut come = None;
     let look = || {
         come = receive(socket, into, RecvFlags::DONTWAIT);
@@ -177,7 +177,7 @@ fn receive_here(socket: &OwnedFd, into: &mut [u8]) -> Option<io::Result<usize>> 
     come
 }
 
-/// Tries a system call; `None` if it came to nothing.
+/// Tries a system call; `None` if it would block.
 fn attempt(mut call: impl FnMut() -> io::Result<usize>) -> Option<io::Result<usize>> {
     loop {
         match call() {
@@ -200,5 +200,5 @@ fn watched<'a>(
     if watch.is_none() {
         *watch = Some(AsyncFd::with_interest(socket.clone(), interest)?);
     }
-    Ok(watch.as_ref().expect("it was just made"))
+    Ok(watch.as_ref().expect("the watch was just created"))
 }

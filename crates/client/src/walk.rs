@@ -1,4 +1,4 @@
-//! The way along a path over several servers: each goes on for as long as the next name is at home there.
+//! Path lookup over several servers: each server continues for as long as it has the next name.
 
 use crate::by_id::{ById, Step};
 use crate::opens::unexpected;
@@ -6,28 +6,28 @@ use crate::prefixes::tidy;
 use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Name, Result};
 use forebay_wire::{Known, Reply, Request};
 
-/// How often a path is walked anew because what it led to was gone when it was asked for.
+/// How often a lookup restarts because the file was removed before its attributes were read.
 const TRIES: usize = 16;
 
-/// Where a walk stands.
+/// State of a lookup.
 struct Position {
     dir: FileId,
     path: Vec<u8>,
-    /// The whole path from the root, where the walk began there and it is tidy: what is met is remembered.
+    /// The normalized path from the root, if the lookup started there. Directories on it are remembered.
     whole: Option<Vec<u8>>,
 }
 
-/// What one answer makes of a walk.
+/// What a reply means for the lookup.
 enum Turn {
     Step(Step),
     GoOn,
-    /// What the path led to has gone since.
-    Again,
+    /// The file was removed meanwhile.
+    Restart,
 }
 
 impl ById {
-    /// Walks a path up to the first symbolic link.
-    pub(crate) async fn walk_far(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
+    /// Resolves a path up to the first symbolic link.
+    pub(crate) async fn walk_cluster(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
         for _ in 0..TRIES {
             let whole = if dir == FileId::ROOT { tidy(path) } else { None };
             let mut position = Position { dir, path: path.to_vec(), whole };
@@ -48,9 +48,9 @@ impl ById {
         Err(ErrorKind::NotFound.into())
     }
 
-    /// The directory that a path leads to, for somebody who will ask for a name in it.
+    /// The directory at a path, for a request about `name` in it.
     pub(crate) async fn directory(&self, from: FileId, path: &[u8], name: &Name) -> Result<FileId> {
-        if let Some(members) = self.service.several()
+        if let Some(members) = self.service.cluster()
             && from == FileId::ROOT
             && let Some(mut path) = tidy(path)
         {
@@ -71,7 +71,7 @@ impl ById {
         Ok(self.walk(from, path, true).await?.id)
     }
 
-    /// Walks from the last directory on the way that is known, if one is.
+    /// Starts the lookup at the deepest known directory on the path, if there is one.
     async fn jump(&self, position: &mut Position, follow: bool) -> Result<Option<Turn>> {
         let Some(whole) = position.whole.clone() else {
             return Ok(None);
@@ -86,7 +86,7 @@ impl ById {
         if let Reply::Elsewhere { dir, rest } = &reply
             && rest.len() >= left
         {
-            // It leads elsewhere by now.
+            // The remembered path leads to another directory now.
             self.service.prefixes.forget(&prefix);
             (position.dir, position.path) = (*dir, rest.clone());
             return Ok(None);
@@ -111,18 +111,19 @@ impl ById {
                 Ok(Turn::GoOn)
             }
             Reply::Elsewhere { .. } => {
-                let text = "the servers send each other the path in a circle: do all have the same list?";
+                let text =
+                    "the servers redirect the lookup in a loop: check that all have the same server list";
                 Err(Error::new(ErrorKind::Protocol, text))
             }
             Reply::At { dir, file, rest } if rest.len() < position.path.len() => {
-                self.come_to(position, dir, file, rest, follow).await
+                self.reach_file(position, dir, file, rest, follow).await
             }
             other => Err(unexpected(request, &other)),
         }
     }
 
-    /// The path has come to a file of another server.
-    async fn come_to(
+    /// The path has reached a file whose inode is on another server.
+    async fn reach_file(
         &self,
         position: &mut Position,
         dir: FileId,
@@ -132,14 +133,14 @@ impl ById {
     ) -> Result<Turn> {
         let gone = |error: &Error| matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound);
         let attr = match self.get_attr(file).await {
-            Err(error) if gone(&error) => return Ok(Turn::Again),
+            Err(error) if gone(&error) => return Ok(Turn::Restart),
             attr => attr?,
         };
         let last = rest.iter().all(|&byte| byte == b'/');
         let slash = position.path.ends_with(b"/");
         match attr.kind {
             FileKind::Symlink if follow || slash || !last => match self.read_link(file).await {
-                Err(error) if gone(&error) => Ok(Turn::Again),
+                Err(error) if gone(&error) => Ok(Turn::Restart),
                 target => Ok(Turn::Step(Step::Link { dir, target: target?, rest })),
             },
             FileKind::Directory if !last => {
@@ -159,7 +160,7 @@ impl ById {
         Step::Found(attr)
     }
 
-    /// Remembers that the path up to `rest` leads to a directory.
+    /// Remembers the directory to which the path without `rest` leads.
     fn remember(&self, position: &Position, rest: &[u8], dir: FileId) {
         let walked = position.whole.as_deref().and_then(|whole| {
             let rest = rest.strip_prefix(b"/").unwrap_or(rest);

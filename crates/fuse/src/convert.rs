@@ -1,4 +1,4 @@
-//! Between the kernel's words and ours.
+//! Conversion between FUSE types and ours.
 
 use forebay_model::{
     Access, Attr, Change, ErrorKind, FileKind, Gid, Name, Result, SetTime, Special, Time, Uid,
@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What `stat` calls the best size of a request: the largest the kernel sends.
+/// The preferred I/O size that `stat` reports: the largest request the kernel sends.
 pub(crate) const BLOCK: u32 = 1 << 20;
-/// How the kernel opens a program to run it.
+/// Flag of an open to execute a program.
 const EXEC: i32 = 0x20;
 
 pub(crate) fn kind(kind: FileKind) -> FileType {
@@ -25,7 +25,7 @@ pub(crate) fn kind(kind: FileKind) -> FileType {
     }
 }
 
-/// The special file that `mknod` asks for; `None` for an ordinary one.
+/// The special file that `mknod` requests; `None` for a regular one.
 pub(crate) fn special(mode: u32, device: u32) -> Result<Option<Special>> {
     match mode & libc::S_IFMT {
         libc::S_IFREG | 0 => Ok(None),
@@ -64,7 +64,7 @@ pub(crate) fn attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Archivers take a file without any block for one great hole and never read it, so none that has a length says so.
+/// Archivers take a file without blocks for one large hole and never read it, so a non-empty file reports at least one.
 fn blocks(attr: &Attr) -> u64 {
     match attr.kind {
         FileKind::File if attr.size > 0 => attr.buffered.div_ceil(512).max(1),
@@ -88,8 +88,8 @@ fn set_time(time: TimeOrNow) -> SetTime {
         Ok(since) => {
             Time { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
         }
-        // The kernel's pair for a time before the epoch comes as whole seconds back and nanoseconds further back;
-        // what was meant is nanoseconds forward from there.
+        // The kernel's pair for a time before the epoch arrives as whole seconds back and nanoseconds further back; it
+        // means nanoseconds forward from there.
         Err(before) => {
             let before = before.duration();
             let secs = i64::try_from(before.as_secs()).map_or(i64::MIN, |secs| -secs);
@@ -98,7 +98,7 @@ fn set_time(time: TimeOrNow) -> SetTime {
     })
 }
 
-/// What `chmod`, `chown` and `utimens` ask for.
+/// The change that `chmod`, `chown` and `utimens` request.
 pub(crate) fn change(
     mode: Option<u32>,
     uid: Option<u32>,
@@ -125,16 +125,16 @@ pub(crate) fn name(name: &OsStr) -> Result<Name> {
     Name::new(name.as_bytes())
 }
 
-/// How a file is opened.
+/// The purpose of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// For what a program asked.
+    /// The access that a program requests.
     Use(Access),
-    /// To be run: read by the kernel for somebody who need not be allowed to read it.
+    /// To execute: the kernel reads the file for a user that may lack read permission.
     Run,
 }
 
-/// What the flags of `open` ask for.
+/// The purpose in the flags of `open`.
 pub(crate) fn purpose(flags: i32) -> Purpose {
     match flags & libc::O_ACCMODE {
         _ if flags & EXEC != 0 => Purpose::Run,
@@ -144,7 +144,7 @@ pub(crate) fn purpose(flags: i32) -> Purpose {
     }
 }
 
-/// What `access` asks for.
+/// The access that `access` checks.
 pub(crate) fn wanted(mask: AccessFlags) -> Access {
     Access {
         read: mask.contains(AccessFlags::R_OK),
@@ -175,13 +175,13 @@ mod tests {
             };
             assert_eq!(back, (secs, nanos));
         }
-        let asked = UNIX_EPOCH - Duration::new(2, 800_000_000);
+        let before_epoch = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let expected = SetTime::To(Time { secs: -2, nanos: 800_000_000 });
-        assert_eq!(set_time(TimeOrNow::SpecificTime(asked)), expected, "as the kernel's pair arrives");
+        assert_eq!(set_time(TimeOrNow::SpecificTime(before_epoch)), expected, "as the kernel's pair arrives");
     }
 
     #[test]
-    fn what_the_flags_of_open_mean() {
+    fn open_flags_give_the_purpose() {
         for (flags, expected) in [
             (libc::O_RDONLY, Purpose::Use(Access::READ)),
             (libc::O_WRONLY | libc::O_APPEND, Purpose::Use(Access::WRITE)),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_length_is_never_without_blocks() {
+    fn non_empty_file_reports_at_least_one_block() {
         for (size, buffered, expected) in [(0, 0, 0), (1, 1, 1), (1 << 30, 0, 1), (4096, 4096, 8)] {
             let attr = Attr {
                 id: FileId(9),

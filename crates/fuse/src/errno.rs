@@ -1,9 +1,8 @@
-//! The one table from what went wrong to the number that a program sees.
+//! The one table from errors to error numbers.
 
 use forebay_model::{Error, ErrorKind};
 use fuser::Errno;
 
-/// The error number of an error.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::NotFound => Errno::ENOENT,
@@ -24,9 +23,26 @@ pub(crate) fn errno(error: &Error) -> Errno {
         ErrorKind::BadHandle => Errno::EBADF,
         ErrorKind::Stale => Errno::ESTALE,
         ErrorKind::Busy => Errno::EAGAIN,
-        ErrorKind::Unreachable => Errno::ETIMEDOUT,
+        // Not ENOTCONN, which the kernel returns for a mount whose process has died.
+        ErrorKind::Unreachable | ErrorKind::TimedOut => Errno::ETIMEDOUT,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::Unauthenticated => Errno::EACCES,
-        ErrorKind::Io | ErrorKind::Protocol | ErrorKind::BadStore => Errno::EIO,
+        ErrorKind::Io | ErrorKind::Protocol | ErrorKind::BadStore | ErrorKind::OutcomeUnknown => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_without_an_answer_have_their_own_numbers() {
+        for (kind, number) in [
+            (ErrorKind::Unreachable, libc::ETIMEDOUT),
+            (ErrorKind::TimedOut, libc::ETIMEDOUT),
+            (ErrorKind::OutcomeUnknown, libc::EIO),
+        ] {
+            assert_eq!(i32::from(errno(&kind.into())), number, "{kind:?}");
+        }
     }
 }

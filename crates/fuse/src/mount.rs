@@ -1,70 +1,71 @@
 //! The session with the kernel.
 
+use crate::dispatcher::{Dispatcher, MOST_THREADS, READERS};
 use crate::options::Options;
+use crate::pages::answer_all;
 use crate::speaker::Speaker;
 use crate::unmount::unmount;
 use crate::work::Serve;
 use forebay_client::{Client, ClientConfig};
 use forebay_model::{Error, ErrorKind, Result};
 use fuser::{Config, Session, SessionACL};
+use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
-/// Requests of the kernel that are served at the same time.
-const THREADS: usize = 8;
 const DEVICE: &str = "/dev/fuse";
 
-/// A service that is about to be mounted.
+/// A service to be mounted.
 pub struct Mount {
     /// The service.
     pub service: ClientConfig,
-    /// Where it is to appear.
+    /// The mount point.
     pub dir: PathBuf,
-    /// How.
+    /// The mount options.
     pub options: Options,
 }
 
 /// A mounted service. Dropping it unmounts it.
 pub struct Mounted {
-    session: Session<Serve>,
+    session: Session<Dispatcher>,
     place: Place,
-    /// Carries the client; ends after the session.
+    /// Runs the client; dropped after the session.
     runtime: Runtime,
 }
 
-/// Where a service is mounted; unmounts it when dropped.
+/// A mount point; unmounts the service when dropped.
 struct Place(Option<PathBuf>);
 
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(dir) = self.0.take() {
-            // Whoever unmounted it before us did what we wanted.
+            // It may be unmounted already.
             let _ = unmount(&dir, true);
         }
     }
 }
 
-/// Unmounts from anywhere.
+/// Unmounts from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     dir: PathBuf,
 }
 
 impl Mount {
-    /// Connects to the service and mounts it. From then on the kernel's requests wait to be served by
-    /// [`Mounted::serve`].
+    /// Connects to the service and mounts it. The kernel's requests wait until [`Mounted::serve`] serves them.
     pub fn start(self) -> Result<Mounted> {
         let dir = checked(&self.dir)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("mount")
+            .max_blocking_threads(MOST_THREADS)
             .enable_all()
             .build()
             .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start threads: {error}")))?;
-        let source = self.service.address.to_string();
+        let source = self.service.addresses.to_string();
         let speaker = runtime.block_on(async {
             let client = Box::pin(Client::connect(self.service)).await?;
             Speaker::new(client).await
@@ -74,29 +75,47 @@ impl Mount {
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
         let specials = self.options.has_special_files();
-        let serve = Serve::new(speaker, specials, runtime.handle().clone());
-        let session = session(serve, &source, &dir, &self.options);
+        let (answers, receiver) = std::sync::mpsc::channel();
+        let serve = Serve::new(speaker, specials, answers, runtime.handle().clone());
+        let session = session(Dispatcher::new(serve), &source, &dir, &self.options);
         let session = session.map_err(|error| cannot_mount(&dir, &error))?;
+        let kernel = session.notifier();
+        // Ends with the session, which owns the sender.
+        let builder = std::thread::Builder::new().name("mount-pages".to_owned());
+        builder
+            .spawn(move || answer_all(&receiver, &kernel))
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start threads: {error}")))?;
         Ok(Mounted { session, place: Place(Some(dir)), runtime })
     }
 }
 
-/// Mounts, and greets the kernel.
-fn session(serve: Serve, source: &str, dir: &Path, options: &Options) -> io::Result<Session<Serve>> {
+/// Mounts, and negotiates with the kernel.
+fn session(
+    serve: Dispatcher,
+    source: &str,
+    dir: &Path,
+    options: &Options,
+) -> io::Result<Session<Dispatcher>> {
     let mut config = Config::default();
     config.mount_options = options.for_helper(source);
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(THREADS);
+    config.n_threads = Some(READERS);
     config.clone_fd = true;
-    if !rustix::process::geteuid().is_root() {
+    if !may_mount() {
         return Session::new(serve, dir, &config);
     }
-    let device = mount_as_root(source, dir, options)?;
+    let device = mount_directly(source, dir, options)?;
     Session::from_fd(serve, device.into(), config.acl, config)
 }
 
-/// Root needs no helper, and can say what kind of file system this is.
-fn mount_as_root(source: &str, dir: &Path, options: &Options) -> io::Result<File> {
+/// Whether the kernel lets this process mount: as root, or in a user namespace.
+fn may_mount() -> bool {
+    rustix::process::geteuid().is_root()
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// Mounts without the helper, which also allows to set the type of the file system.
+fn mount_directly(source: &str, dir: &Path, options: &Options) -> io::Result<File> {
     let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let others = if options.allow_other { ",allow_other" } else { "" };
@@ -109,13 +128,13 @@ fn mount_as_root(source: &str, dir: &Path, options: &Options) -> io::Result<File
 }
 
 impl Mounted {
-    /// Something that ends [`Mounted::serve`] from another thread.
+    /// A handle that ends [`Mounted::serve`] from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper { dir: self.place.0.clone().unwrap_or_default() }
     }
 
-    /// Serves the kernel until the service is unmounted, by whomever.
+    /// Serves the kernel until the service is unmounted, by any process.
     pub fn serve(self) -> Result<()> {
         let Mounted { session, mut place, runtime } = self;
         let served = session.run();
@@ -125,14 +144,14 @@ impl Mounted {
                 place.0 = None;
                 Ok(())
             }
-            Err(error) => Err(Error::new(ErrorKind::Io, format!("the mount broke: {error}"))),
+            Err(error) => Err(Error::new(ErrorKind::Io, format!("the FUSE session failed: {error}"))),
         }
     }
 }
 
 impl Stopper {
-    /// Takes the service out of the tree of directories. If it is in use, it goes when its last user has gone; says
-    /// whether that is so.
+    /// Unmounts the service. If it is in use, detaches it, and the mount ends with its last user; returns whether that
+    /// is the case.
     pub fn stop(&self) -> Result<bool> {
         match unmount(&self.dir, false) {
             Ok(()) => Ok(false),
@@ -142,7 +161,7 @@ impl Stopper {
     }
 }
 
-/// The directory, if something can be mounted there.
+/// The canonical path of the directory, if it can be a mount point.
 fn checked(dir: &Path) -> Result<PathBuf> {
     let failed = |error: io::Error| {
         let kind = match error.kind() {

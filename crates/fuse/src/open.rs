@@ -1,6 +1,7 @@
-//! What the kernel's file handles stand for.
+//! Open files and directories, by the kernel's handles.
 
 use crate::list::Listing;
+use crate::pages::Pages;
 use forebay_client::File;
 use forebay_model::{Error, ErrorKind, Result};
 use fuser::FileHandle;
@@ -8,13 +9,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Something open.
+/// An open file or directory.
 pub(crate) enum Open {
-    File(File),
+    /// A file and the state of its pages.
+    File(File, Arc<Pages>),
     Directory(Listing),
 }
 
-/// Everything open. The server bounds how many there can be.
+/// All open files and directories. The server limits their number.
 #[derive(Default)]
 pub(crate) struct Handles {
     open: RwLock<HashMap<u64, Arc<Open>>>,
@@ -32,21 +34,33 @@ impl Handles {
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle.0).cloned()
     }
 
-    /// Forgets a handle. Whatever it stands for is closed when the last request on it is done.
+    /// Removes a handle. Its file is closed when the last request on it is done.
     pub(crate) fn remove(&self, handle: FileHandle) {
         let gone = self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
         drop(gone);
     }
 
-    /// Does something with an open file.
+    /// Calls `act` with an open file.
     pub(crate) fn with_file<T>(&self, handle: FileHandle, act: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         match self.get(handle).as_deref() {
-            Some(Open::File(file)) => act(file),
+            Some(Open::File(file, _)) => act(file),
             _ => Err(not_open(handle)),
         }
     }
 
-    /// Does something with an open directory.
+    /// Calls `act` with an open file and its pages.
+    pub(crate) fn with_pages<T>(
+        &self,
+        handle: FileHandle,
+        act: impl FnOnce(&File, &Arc<Pages>) -> Result<T>,
+    ) -> Result<T> {
+        match self.get(handle).as_deref() {
+            Some(Open::File(file, pages)) => act(file, pages),
+            _ => Err(not_open(handle)),
+        }
+    }
+
+    /// Calls `act` with an open directory.
     pub(crate) fn with_directory<T>(
         &self,
         handle: FileHandle,
@@ -60,5 +74,5 @@ impl Handles {
 }
 
 fn not_open(handle: FileHandle) -> Error {
-    Error::new(ErrorKind::BadHandle, format!("nothing is open under the kernel's handle {handle}"))
+    Error::new(ErrorKind::BadHandle, format!("the kernel's handle {handle} is not open"))
 }

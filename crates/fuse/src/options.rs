@@ -1,17 +1,17 @@
-//! What can be said behind `-o`.
+//! The mount options (`-o`).
 
 use forebay_model::{Error, ErrorKind, Result};
 use fuser::MountOption;
 use rustix::mount::MountFlags;
 
-/// How a service is mounted.
+/// Mount options of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Whether users other than the one who mounts may come in.
+    /// Whether users other than the mounting one have access.
     pub allow_other: bool,
-    /// Whether the kernel checks permissions too, as it must where several users meet at special files.
+    /// Whether the kernel also checks permissions, which is needed for special files of several users.
     pub default_permissions: bool,
-    /// What the kernel keeps itself.
+    /// Flags that the kernel handles.
     flags: MountFlags,
 }
 
@@ -25,7 +25,7 @@ impl Default for Options {
     }
 }
 
-/// Words that the kernel keeps itself, for those who mount by a helper too.
+/// Options that the kernel handles as flags.
 const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -40,8 +40,8 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("dirsync", MountFlags::DIRSYNC, true),
 ];
 
-/// Words of fstab that are meant for `mount` itself, or are what we do anyway.
-const FOR_OTHERS: &[&str] = &[
+/// Options of fstab that are for `mount` itself, or that have no effect on this file system.
+const IGNORED: &[&str] = &[
     "defaults",
     "auto",
     "noauto",
@@ -62,14 +62,14 @@ const FOR_OTHERS: &[&str] = &[
 ];
 
 impl Options {
-    /// Reads one list of options: words between commas, as in fstab.
+    /// Parses a comma-separated list of options, as in fstab.
     pub fn add(&mut self, list: &str) -> Result<()> {
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             match FLAGS.iter().find(|(known, ..)| *known == word) {
                 Some(&(_, flag, on)) => self.flags.set(flag, on),
                 None if word == "allow_other" => self.allow_other = true,
                 None if word == "default_permissions" => self.default_permissions = true,
-                None if FOR_OTHERS.contains(&word) => {}
+                None if IGNORED.contains(&word) => {}
                 None if word.starts_with("x-") || word.starts_with("comment=") => {}
                 None => return Err(unknown(word)),
             }
@@ -77,8 +77,8 @@ impl Options {
         Ok(())
     }
 
-    /// Whether special files can be had. The kernel opens them itself and asks nobody, so either there is one user
-    /// only, or it has to check their modes.
+    /// Whether special files are available. The kernel opens them itself without a request to the mount, so either
+    /// there is only one user, or the kernel has to check their modes.
     pub(crate) fn has_special_files(&self) -> bool {
         !self.allow_other || self.default_permissions
     }
@@ -87,7 +87,7 @@ impl Options {
         self.flags
     }
 
-    /// What the helper is told by which users mount.
+    /// The options for the helper that mounts for ordinary users.
     pub(crate) fn for_helper(&self, source: &str) -> Vec<MountOption> {
         let names =
             [MountOption::FSName(source.replace(',', "_")), MountOption::Subtype("forebay".to_owned())];
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_options() {
+    fn option_lists_are_parsed() {
         let usual = Options::default().flags;
         for (list, allow_other, flags) in [
             ("", false, usual),

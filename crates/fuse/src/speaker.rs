@@ -1,4 +1,4 @@
-//! On whose behalf a request is made.
+//! Clients that act for the calling processes.
 
 use forebay_client::Client;
 use forebay_model::{Gid, Identity, Result, Uid};
@@ -7,21 +7,35 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a process is taken to be in the groups it was in.
+/// How long the groups of a process are cached.
 const FRESH: Duration = Duration::from_millis(100);
-/// How many processes are remembered.
-const REMEMBERED: usize = 1024;
+/// Maximum number of cached processes.
+const MAX_CACHED: usize = 1024;
 
-/// Speaks to the service, for everybody or for its own user.
+/// The process that made a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    gid: u32,
+    pid: u32,
+}
+
+impl From<&Request> for Caller {
+    fn from(request: &Request) -> Caller {
+        Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+    }
+}
+
+/// Provides clients that act for the caller of a request.
 pub(crate) enum Speaker {
-    /// The service lets us name the user of each request.
+    /// The service lets the mount act for any user.
     ForAll { client: Client, groups: Groups },
-    /// We are an ordinary user, and so are all who come in.
+    /// The mount runs as an ordinary user, and serves only that user.
     ForMyself(Client),
 }
 
 impl Speaker {
-    /// Finds out whether the service lets us speak for others.
+    /// Probes whether the service lets the mount act for other users.
     pub(crate) async fn new(client: Client) -> Result<Speaker> {
         let stranger = Identity { uid: Uid(65_534), gid: Gid(65_534), groups: Vec::new() };
         let tried = client.as_identity(stranger).by_id().get_attr(forebay_model::FileId::ROOT).await;
@@ -34,31 +48,31 @@ impl Speaker {
         }
     }
 
-    /// Whether users other than our own can be served.
+    /// Whether users other than the mount's own can be served.
     pub(crate) fn is_for_all(&self) -> bool {
         matches!(self, Speaker::ForAll { .. })
     }
 
-    /// The client that speaks for whoever made this request, and who that is, where we know.
-    pub(crate) fn of(&self, request: &Request) -> Client {
+    /// The client that acts for the caller.
+    pub(crate) fn of(&self, caller: Caller) -> Client {
         match self {
-            Speaker::ForAll { client, groups } => client.as_identity(groups.identity(request)),
+            Speaker::ForAll { client, groups } => client.as_identity(groups.identity(caller)),
             Speaker::ForMyself(client) => client.clone(),
         }
     }
 
-    /// Who made this request.
-    pub(crate) fn identity(&self, request: &Request) -> Identity {
+    /// The identity of the caller.
+    pub(crate) fn identity(&self, caller: Caller) -> Identity {
         match self {
-            Speaker::ForAll { groups, .. } => groups.identity(request),
+            Speaker::ForAll { groups, .. } => groups.identity(caller),
             Speaker::ForMyself(_) => {
-                let groups = groups_of(request.pid());
-                Identity { uid: Uid(request.uid()), gid: Gid(request.gid()), groups }
+                let groups = groups_of(caller.pid);
+                Identity { uid: Uid(caller.uid), gid: Gid(caller.gid), groups }
             }
         }
     }
 
-    /// The client with the most rights we have.
+    /// The client with the mount's highest privileges.
     pub(crate) fn trusted(&self) -> Client {
         match self {
             Speaker::ForAll { client, .. } => client.as_identity(Identity::root()),
@@ -67,25 +81,25 @@ impl Speaker {
     }
 }
 
-/// A process as the kernel names it: its number, user and group.
+/// A process as the kernel identifies it: pid, uid and gid.
 type Process = (u32, u32, u32);
 
-/// The kernel names the user and one group of a request; the other groups are the process's.
+/// Supplementary groups. The kernel sends only the uid and gid of a request; the groups come from `/proc`.
 #[derive(Default)]
 pub(crate) struct Groups {
     seen: Mutex<HashMap<Process, Seen>>,
 }
 
-/// The groups of a process, and when it was in them.
+/// The groups of a process, and when they were read.
 struct Seen {
     when: Instant,
     groups: Vec<Gid>,
 }
 
 impl Groups {
-    fn identity(&self, request: &Request) -> Identity {
-        let (uid, gid, pid) = (request.uid(), request.gid(), request.pid());
-        // The modes do not bind root, whatever its groups.
+    fn identity(&self, caller: Caller) -> Identity {
+        let Caller { uid, gid, pid } = caller;
+        // Modes do not restrict root, whatever its groups.
         let groups = if uid == 0 { Vec::new() } else { self.groups((pid, uid, gid)) };
         Identity { uid: Uid(uid), gid: Gid(gid), groups }
     }
@@ -97,10 +111,10 @@ impl Groups {
         if let Some(seen) = table.get(&process).filter(|seen| is_fresh(seen)) {
             return seen.groups.clone();
         }
-        if table.len() >= REMEMBERED {
+        if table.len() >= MAX_CACHED {
             table.retain(|_, seen| is_fresh(seen));
         }
-        if table.len() >= REMEMBERED {
+        if table.len() >= MAX_CACHED {
             table.clear();
         }
         let groups = groups_of(process.0);
@@ -109,7 +123,7 @@ impl Groups {
     }
 }
 
-/// The groups of a process; none if it is gone, or not to be seen from here.
+/// The groups of a process; none if it is gone or not visible.
 fn groups_of(pid: u32) -> Vec<Gid> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     parse_groups(&status)

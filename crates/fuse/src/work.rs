@@ -1,34 +1,44 @@
-//! What takes more than one question to the service, or a decision.
+//! Requests that need several calls to the service, or a decision.
 
 use crate::convert::{self, Purpose};
-use crate::open::Handles;
-use crate::speaker::Speaker;
-use forebay_client::IfExists;
-use forebay_client::{Client, File};
+use crate::open::{Handles, Open};
+use crate::pages::{AllPages, Answers, Pages};
+use crate::speaker::{Caller, Speaker};
+use forebay_client::{Client, File, IfExists, called_at};
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, Special, may,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SeekTo, Special, may,
 };
-use fuser::{FileAttr, FileHandle, INodeNo, Request};
+use fuser::{FileAttr, FileHandle, INodeNo};
 use std::ffi::OsStr;
+use std::time::Instant;
 use tokio::runtime::Handle;
 
-/// Serves the kernel.
+/// Serves the kernel's requests.
 pub(crate) struct Serve {
     pub(crate) speaker: Speaker,
-    /// Whether pipes, sockets and devices are what they are here, or names that nobody can open.
+    /// Whether special files appear as such, or as files that cannot be opened.
     specials: bool,
     protects_links: bool,
     pub(crate) handles: Handles,
+    pub(crate) pages: AllPages,
+    /// Replies that wait until pages are dropped.
+    pub(crate) answers: Answers,
     pub(crate) wait: Handle,
 }
 
 impl Serve {
-    pub(crate) fn new(speaker: Speaker, specials: bool, wait: Handle) -> Serve {
-        let handles = Handles::default();
-        Serve { speaker, specials, protects_links: protects_links(), handles, wait }
+    pub(crate) fn new(speaker: Speaker, specials: bool, answers: Answers, wait: Handle) -> Serve {
+        let (handles, pages) = (Handles::default(), AllPages::default());
+        Serve { speaker, specials, protects_links: protects_links(), handles, pages, answers, wait }
     }
 
-    /// What the kernel is told about a file.
+    /// The kernel's handle for an open file.
+    pub(crate) fn handle(&self, file: File) -> FileHandle {
+        let pages = self.pages.of(INodeNo(file.id().0));
+        self.handles.insert(Open::File(file, pages))
+    }
+
+    /// The attributes that the kernel gets for a file.
     pub(crate) fn shown(&self, attr: &Attr) -> FileAttr {
         match attr.kind {
             FileKind::Special(_) if !self.specials => {
@@ -40,17 +50,17 @@ impl Serve {
 
     pub(crate) fn make_special(
         &self,
-        request: &Request,
+        caller: Caller,
         dir: FileId,
         name: &OsStr,
         mode: u32,
         special: Special,
     ) -> Result<Attr> {
         if !self.specials {
-            let text = "special files need the option default_permissions where others are allowed in";
+            let text = "special files need the mount option default_permissions if allow_other is set";
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
-        let (client, name) = (self.speaker.of(request), convert::name(name)?);
+        let (client, name) = (self.speaker.of(caller), convert::name(name)?);
         self.wait.block_on(client.by_id().make_special(dir, name, convert::permissions(mode), special))
     }
 
@@ -80,24 +90,24 @@ impl Serve {
         }
     }
 
-    pub(crate) fn open_file(&self, request: &Request, file: FileId, flags: i32) -> Result<File> {
+    pub(crate) fn open_file(&self, caller: Caller, file: FileId, flags: i32) -> Result<File> {
         let access = match convert::purpose(flags) {
-            Purpose::Run => return self.open_program(request, file),
+            Purpose::Run => return self.open_program(caller, file),
             Purpose::Use(access) => access,
         };
-        let client = self.speaker.of(request);
-        let cut = flags & libc::O_TRUNC != 0;
-        if cut && !access.write {
+        let client = self.speaker.of(caller);
+        let truncate = flags & libc::O_TRUNC != 0;
+        if truncate && !access.write {
             self.wait.block_on(client.by_id().truncate(file, 0))?;
         }
-        self.wait.block_on(client.by_id().open(file, access, cut && access.write))
+        self.wait.block_on(client.by_id().open(file, access, truncate && access.write))
     }
 
-    /// A program may be run by those who may not read it: then the kernel reads it for them.
-    fn open_program(&self, request: &Request, file: FileId) -> Result<File> {
+    /// A user without read permission may execute a program: then the kernel reads it.
+    fn open_program(&self, caller: Caller, file: FileId) -> Result<File> {
         let trusted = self.speaker.trusted();
         let attr = self.wait.block_on(trusted.by_id().get_attr(file))?;
-        if !may(&self.speaker.identity(request), &attr, Access::EXECUTE) {
+        if !may(&self.speaker.identity(caller), &attr, Access::EXECUTE) {
             return Err(ErrorKind::AccessDenied.into());
         }
         self.wait.block_on(trusted.by_id().open(file, Access::READ, false))
@@ -105,7 +115,7 @@ impl Serve {
 
     pub(crate) fn create_file(
         &self,
-        request: &Request,
+        caller: Caller,
         dir: FileId,
         name: &OsStr,
         mode: u32,
@@ -120,50 +130,78 @@ impl Serve {
             _ if flags & libc::O_TRUNC != 0 && access.write => IfExists::Truncate,
             _ => IfExists::Open,
         };
-        let client = self.speaker.of(request);
+        let client = self.speaker.of(caller);
         let name = convert::name(name)?;
         let made = client.by_id().create(dir, name, convert::permissions(mode), access, if_exists);
         match self.wait.block_on(made) {
             Ok((file, _)) => Ok(file),
-            // The kernel saw no entry, and now there is a link: it has to look again.
+            // The kernel saw no entry, and now there is a symbolic link: the kernel has to look it up again.
             Err(error) if error.kind() == ErrorKind::TooManyLinks => Err(ErrorKind::Stale.into()),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn link_file(
-        &self,
-        request: &Request,
-        file: FileId,
-        dir: FileId,
-        name: &OsStr,
-    ) -> Result<Attr> {
-        if self.protects_links && request.uid() != 0 {
+    pub(crate) fn link_file(&self, caller: Caller, file: FileId, dir: FileId, name: &OsStr) -> Result<Attr> {
+        if self.protects_links && caller.uid != 0 {
             let attr = self.wait.block_on(self.speaker.trusted().by_id().get_attr(file))?;
-            if !may_link(&self.speaker.identity(request), &attr) {
+            if !may_link(&self.speaker.identity(caller), &attr) {
                 return Err(ErrorKind::NotPermitted.into());
             }
         }
-        let (client, name) = (self.speaker.of(request), convert::name(name)?);
+        let (client, name) = (self.speaker.of(caller), convert::name(name)?);
         self.wait.block_on(client.by_id().link(file, dir, name))
     }
 
+    /// Performs a direct write; returns its offset.
     pub(crate) fn write_file(
         &self,
         file: &File,
         offset: u64,
         data: &[u8],
-        cached: bool,
         flags: i32,
-    ) -> Result<()> {
-        self.wait.block_on(async {
-            // A page that comes back from a mapping knows its place, however the file was opened.
-            match flags & libc::O_APPEND != 0 && !cached {
-                true => drop(file.append(data).await?),
+        called: Instant,
+    ) -> (Result<()>, u64) {
+        let mut start = offset;
+        let written = self.wait.block_on(called_at(called, async {
+            match flags & libc::O_APPEND != 0 {
+                true => start = file.append(data).await?,
                 false => file.pwrite(offset, data).await?,
             }
             if flags & libc::O_DSYNC != 0 { file.sync().await } else { Ok(()) }
-        })
+        }));
+        (written, start)
+    }
+
+    /// Writes back a page of a mapping, at its own offset even if the file was opened with `O_APPEND`.
+    pub(crate) fn take_page(
+        &self,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+        flags: i32,
+        called: Instant,
+    ) -> Result<()> {
+        self.wait.block_on(called_at(called, async {
+            file.pwrite(offset, data).await?;
+            if flags & libc::O_DSYNC != 0 { file.sync().await } else { Ok(()) }
+        }))
+    }
+
+    /// The next data, or the next hole. While the kernel has pages of the file, stores into them are unknown, so the
+    /// whole file counts as data.
+    pub(crate) fn seek(&self, file: &File, pages: &Pages, offset: i64, whence: i32) -> Result<Option<u64>> {
+        let Ok(offset) = u64::try_from(offset) else { return Ok(None) };
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return Err(ErrorKind::Invalid.into()),
+        };
+        if !pages.are_mapped() {
+            return self.wait.block_on(file.seek(offset, to));
+        }
+        let size = self.wait.block_on(file.stat())?.size;
+        let found = if to == SeekTo::Data { offset } else { size };
+        Ok((offset < size).then_some(found))
     }
 
     pub(crate) fn allocate(&self, file: &File, offset: u64, len: u64, mode: i32) -> Result<()> {
@@ -173,7 +211,7 @@ impl Serve {
         let end = offset.checked_add(len).ok_or(ErrorKind::TooLarge)?;
         self.wait.block_on(async {
             match (mode & !KEEP, mode & KEEP != 0) {
-                // Space is taken when bytes come: there is nothing to reserve.
+                // Space is allocated when data arrives: there is nothing to reserve.
                 (0, true) => Ok(()),
                 (0, false) => file.extend(end).await,
                 (PUNCH | ZERO, true) => file.punch(offset, len).await,
@@ -187,12 +225,12 @@ impl Serve {
     }
 }
 
-/// Whether this machine lets nobody give names to files that he could not change.
+/// Whether this host forbids users to link files that they could not change.
 fn protects_links() -> bool {
     std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.starts_with(b"1"))
 }
 
-/// The kernel's rule for machines that protect links; it leaves it to us where it checks no permissions.
+/// The kernel's rule for hosts that protect links; the mount has to apply it where the kernel checks no permissions.
 fn may_link(who: &Identity, attr: &Attr) -> bool {
     let runs_as_others = attr.mode & 0o4000 != 0 || attr.mode & 0o2010 == 0o2010;
     who.uid == attr.uid || (attr.kind == FileKind::File && !runs_as_others && may(who, attr, Access::BOTH))

@@ -1,10 +1,10 @@
-//! What is known about a file besides its bytes.
+//! Attributes and layouts of files.
 
 use crate::{FileId, Gid, ServerId, Span, Time, Uid};
 use serde::{Deserialize, Serialize};
 use std::ops::Add;
 
-/// What an entry is.
+/// The type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
@@ -14,11 +14,11 @@ pub enum FileKind {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A meeting point of programs on one machine: it has a name and attributes here, and no bytes.
+    /// A special file: the service keeps its name and attributes, and the client's kernel opens it.
     Special(Special),
 }
 
-/// What is opened by the kernel of the machine it is opened on, not by the service.
+/// A special file, which the kernel of the client's machine opens, not the service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Special {
@@ -35,13 +35,13 @@ pub enum Special {
 /// The attributes of a file, as `stat` shows them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
-    /// Which file.
+    /// The file's id.
     pub id: FileId,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Permission bits with set-id and sticky, `0o7777`.
     pub mode: u16,
-    /// How many names it has; for a directory, 2 and one for each directory in it.
+    /// Number of hard links; for a directory, 2 plus its number of subdirectories.
     pub links: u32,
     /// Its owner.
     pub uid: Uid,
@@ -51,7 +51,7 @@ pub struct Attr {
     pub size: u64,
     /// Bytes of it that the buffer holds.
     pub buffered: u64,
-    /// Last read, as far as it is kept: set by `utimens` and at creation.
+    /// Last access; updated only at creation and by `utimens`.
     pub atime: Time,
     /// Last change of its bytes.
     pub mtime: Time,
@@ -59,17 +59,17 @@ pub struct Attr {
     pub ctime: Time,
 }
 
-/// Which servers hold a file's bytes, fixed when it is made.
+/// The servers of a file's bytes, fixed at its creation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Layout {
     /// The servers, in stripe order; at least one.
     pub servers: Vec<ServerId>,
-    /// Bytes in a stripe; not 0.
+    /// Stripe size in bytes; not 0.
     pub stripe: u64,
 }
 
-/// A layout as somebody sent it.
+/// A layout before it is checked.
 #[derive(Deserialize)]
 struct Unchecked {
     servers: Vec<ServerId>,
@@ -88,13 +88,13 @@ impl TryFrom<Unchecked> for Layout {
 }
 
 impl Layout {
-    /// Everything on one server.
+    /// The whole file on one server.
     #[must_use]
     pub fn whole(server: ServerId, stripe: u64) -> Layout {
         Layout { servers: vec![server], stripe }
     }
 
-    /// The only server, where there is only one.
+    /// The only server, if there is exactly one.
     #[must_use]
     pub fn only(&self) -> Option<ServerId> {
         match self.servers[..] {
@@ -103,7 +103,7 @@ impl Layout {
         }
     }
 
-    /// A range in order, cut where another server goes on.
+    /// Splits a range at server boundaries, in order.
     pub fn pieces(&self, span: Span) -> impl Iterator<Item = (ServerId, Span)> + '_ {
         let mut at = span.start;
         std::iter::from_fn(move || {
@@ -119,7 +119,7 @@ impl Layout {
         })
     }
 
-    /// How many of a file's first bytes one of its servers holds, by its place in the list.
+    /// How many of a file's first `end` bytes one of its servers holds, by its index in the list.
     #[must_use]
     pub fn share(&self, index: usize, end: u64) -> u64 {
         let (count, index) = (self.servers.len() as u64, index as u64);
@@ -136,25 +136,25 @@ impl Layout {
     }
 }
 
-/// How the files of a directory are to be laid out.
+/// Striping of new files in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Striping {
-    /// Over so many servers; 0 for all of them.
+    /// Number of servers; 0 for all of them.
     pub width: u16,
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     pub stripe: u64,
 }
 
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SetTime {
-    /// The server's present.
+    /// The server's current time.
     Now,
-    /// This moment.
+    /// This time.
     To(Time),
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change; `None` leaves one unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Change {
     /// New permission bits.
@@ -174,9 +174,9 @@ pub struct Change {
 pub struct Usage {
     /// Bytes that files can fill.
     pub capacity: u64,
-    /// Bytes in regions that hold live data, or are waiting to be used again.
+    /// Bytes in regions that hold live data, or are not yet reusable.
     pub used: u64,
-    /// Bytes of files that are live.
+    /// Bytes of live file data.
     pub live: u64,
     /// Number of files, directories and links.
     pub files: u64,
@@ -206,7 +206,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// How setting an extended attribute treats one that is or is not there.
+/// How setting an extended attribute treats an existing one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum XattrMode {
     /// Create or replace.

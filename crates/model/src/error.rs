@@ -1,4 +1,4 @@
-//! One error for the whole system: what kind it is, and a sentence for the person who meets it.
+//! The error type of the whole system: a kind, and a message for the user.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,60 +6,72 @@ use std::fmt;
 /// Shorthand for results of this system.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as a program sees it. The edges map each kind to one error number.
+/// The kind of an error. The edges map each kind to one error number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ErrorKind {
-    /// No such file, directory or attribute's file.
+    /// No such file or directory.
     NotFound,
-    /// The name is taken.
+    /// The name exists already.
     Exists,
-    /// A directory was needed.
+    /// Not a directory.
     NotDirectory,
-    /// A directory was not wanted.
+    /// Is a directory.
     IsDirectory,
     /// The directory still has entries.
     NotEmpty,
-    /// The file's mode forbids it.
+    /// The file's mode denies the access.
     AccessDenied,
     /// Only the owner or the superuser may do this.
     NotPermitted,
     /// The buffer is full.
     NoSpace,
-    /// An argument makes no sense.
+    /// Invalid argument.
     Invalid,
     /// A name is longer than 255 bytes or a path longer than 4,096.
     NameTooLong,
     /// Too many symbolic links in one path.
     TooManyLinks,
-    /// The file has as many hard links as it may.
+    /// The file has the maximum number of hard links.
     LinkLimit,
     /// The file would be too large.
     TooLarge,
     /// No such extended attribute.
     NoAttribute,
-    /// The caller's buffer is too small for the answer.
+    /// The caller's buffer is too small for the result.
     Range,
-    /// The open file is not open for this.
+    /// The file is not open in the needed mode.
     BadHandle,
-    /// The open file is gone, or the token was not made by this service.
+    /// The open file no longer exists, or the token is not from this service.
     Stale,
-    /// The bytes are lost or damaged.
+    /// The data is lost or damaged.
     Io,
-    /// The service is full of work: try again.
+    /// The service is overloaded: try again.
     Busy,
-    /// Nobody answered in time, or the connection broke.
+    /// No response in time, or the connection broke.
     Unreachable,
-    /// The peer does not speak our protocol or version.
+    /// The peer uses another protocol or version.
     Protocol,
-    /// The peer could not prove who it is.
+    /// The peer failed authentication.
     Unauthenticated,
-    /// The store is not one this program can use.
+    /// The store cannot be used by this program.
     BadStore,
-    /// The operation is not supported here.
+    /// The operation is not supported.
     Unsupported,
+    /// A request was sent and got no answer in its time: its outcome is unknown. Made by clients, never sent.
+    TimedOut,
+    /// The connection broke behind a request that must not be sent twice: its outcome is unknown. Made by clients, never sent.
+    OutcomeUnknown,
 }
 
-/// An error: its kind and a sentence that names what failed, on what, and what to do.
+impl ErrorKind {
+    /// Whether the service did not answer, be it before or after a request was sent.
+    #[must_use]
+    pub fn is_no_answer(self) -> bool {
+        matches!(self, ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::OutcomeUnknown)
+    }
+}
+
+/// An error: its kind and a message that names the failed operation, its object, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Error {
     kind: ErrorKind,
@@ -67,7 +79,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error with a sentence for people.
+    /// An error with a message for the user.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
         Error { kind, text: text.into() }
     }
@@ -78,7 +90,7 @@ impl Error {
         self.kind
     }
 
-    /// The same error seen from further out: `context: text`.
+    /// The same error with context: `context: text`.
     #[must_use]
     pub fn within(self, context: impl fmt::Display) -> Error {
         Error { kind: self.kind, text: format!("{context}: {}", self.text) }
@@ -126,6 +138,8 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Unauthenticated => "the peer did not prove who it is",
             ErrorKind::BadStore => "the store cannot be used",
             ErrorKind::Unsupported => "not supported",
+            ErrorKind::TimedOut => "the service did not answer in time, and the outcome is unknown",
+            ErrorKind::OutcomeUnknown => "the connection broke, and the outcome is unknown",
         })
     }
 }

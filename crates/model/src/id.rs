@@ -1,4 +1,4 @@
-//! Newtypes for everything that is counted or named by a number.
+//! Newtypes for numeric ids.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,8 +33,8 @@ number! {
     RegionId(u32)
 }
 number! {
-    /// The order of everything that happens to a file: later wins. Also the time of the event, in nanoseconds
-    /// since the Unix epoch, as the store's clock saw it (that clock never goes back).
+    /// Orders all changes of a file: later wins. Also the time of the change, in nanoseconds since the Unix
+    /// epoch, from the store's monotonic clock.
     Stamp(u64)
 }
 number! {
@@ -46,7 +46,7 @@ number! {
     Gid(u32)
 }
 number! {
-    /// A file or directory, for ever: ids are never used again. The top 16 bits name the server that made it.
+    /// A file or directory. Ids are never reused. The top 16 bits are the server that created it.
     FileId(u64)
 }
 
@@ -59,27 +59,27 @@ impl FileId {
     /// The root directory.
     pub const ROOT: FileId = FileId(1);
 
-    /// The `count`-th id made by `server`.
+    /// The `count`-th id created by `server`.
     #[must_use]
     pub fn made_by(server: ServerId, count: u64) -> FileId {
-        assert!(count < 1 << 48, "a server makes fewer than 2^48 files");
+        assert!(count < 1 << 48, "a server creates fewer than 2^48 files");
         FileId(u64::from(server.0) << 48 | count)
     }
 
-    /// The server that made this file.
+    /// The server that created this file.
     #[must_use]
     pub fn maker(self) -> ServerId {
         ServerId((self.0 >> 48) as u16)
     }
 
-    /// Which of the ids made by its server this is.
+    /// The server's counter value for this id.
     #[must_use]
     pub fn count(self) -> u64 {
         self.0 & ((1 << 48) - 1)
     }
 }
 
-/// One life of a store: a store that was lost and made anew has another.
+/// Identity of a store: a store that was lost and recreated has another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(pub u128);

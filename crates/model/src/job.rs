@@ -1,4 +1,4 @@
-//! Who a request is for: the batch job behind it.
+//! The batch job of a request.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 /// Longest label of a job, user or group in a job's identity, in bytes.
 pub const MAX_LABEL: usize = 64;
 
-/// A job's number. Numeric labels keep their number, others get a hash of their label with the top bit set.
+/// A job's id. Numeric labels keep their number, others get a hash of their label with the top bit set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub u64);
 
 impl JobId {
-    /// The number for a label such as `4711` or `alice@login3`.
+    /// The id of a label such as `4711` or `alice@login3`.
     #[must_use]
     pub fn from_label(label: &str) -> JobId {
         match label.parse::<u64>() {
@@ -43,20 +43,20 @@ pub struct Job {
     pub user: String,
     /// The group or account it is charged to.
     pub group: String,
-    /// How many nodes it has.
+    /// Its number of nodes.
     pub nodes: u32,
     /// Its priority; larger is more important.
     pub priority: u32,
 }
 
 impl Job {
-    /// The job's number.
+    /// The job's id.
     #[must_use]
     pub fn id(&self) -> JobId {
         JobId::from_label(&self.label)
     }
 
-    /// What is wrong with this identity, if anything.
+    /// The error in this identity, if any.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         for (what, label) in [("label", &self.label), ("user", &self.user), ("group", &self.group)] {

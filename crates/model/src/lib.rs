@@ -1,9 +1,9 @@
-//! The words every other room speaks: ids, byte units, spans, identities, attributes, errors.
+//! Types shared by all crates: ids, byte units, spans, identities, attributes, errors.
 //!
-//! **Invariant**: values only. Anything here can be built, compared and printed without a machine around it.
+//! **Invariant**: plain values. All of them can be built, compared and printed without I/O.
 //!
 //! **Deliberately absent**: clocks, randomness, files, sockets, threads, error numbers of an operating system
-//! (those belong to the edge).
+//! (those belong to the edges).
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,6 @@ pub use members::{Homes, MAX_SERVERS, Member, Members};
 pub use name::{MAX_NAME, MAX_PATH, Name};
 pub use perm::{Access, Identity, MAX_GROUPS, may};
 pub use sieve::{Sieve, Sifted};
-pub use span::{Reshape, Span};
+pub use span::{Reshape, SeekTo, Span, Stripes};
 pub use time::Time;
 pub use units::Bytes;

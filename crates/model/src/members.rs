@@ -1,4 +1,4 @@
-//! Which server has what to say about which file: a list, and a hash.
+//! Membership: the servers of a service, and the hash that maps names and files to them.
 
 use crate::{FileId, Name, ServerId};
 use serde::{Deserialize, Serialize};
@@ -8,39 +8,39 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Most servers of one service.
 pub const MAX_SERVERS: usize = 1024;
 
-/// One server of a service, as the list names it.
+/// One server of a service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its number.
     pub server: ServerId,
-    /// Where it listens: `tcp:host:port`.
+    /// Its address: `tcp:host:port`.
     pub address: String,
     /// Its Unix socket, for clients on its own machine.
     #[serde(default)]
     pub socket: Option<String>,
 }
 
-/// Which servers have the names.
+/// Which servers store names.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum Homes {
-    /// All, each name where its hash says.
+    /// All servers, by the hash of each name.
     #[default]
     Spread,
-    /// The first one has all of them, because it alone speaks with a back end about names.
+    /// The first server only, because only that one looks up names in the back end.
     First,
 }
 
-/// All servers of a service, in the order of their numbers.
+/// All servers of a service, ordered by number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Members {
-    /// Grows whenever the list changes.
+    /// Incremented with every change of the list.
     epoch: u64,
     list: Vec<Member>,
     homes: Homes,
 }
 
-/// A list as somebody sent it.
+/// A list before it is checked.
 #[derive(Deserialize)]
 struct Unchecked {
     epoch: u64,
@@ -56,7 +56,7 @@ impl TryFrom<Unchecked> for Members {
     }
 }
 
-/// For people: `epoch 3: 1 tcp:a:7411, 2 tcp:b:7411`.
+/// For messages: `epoch 3: 1 tcp:a:7411, 2 tcp:b:7411`.
 impl fmt::Display for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "epoch {}:", self.epoch)?;
@@ -71,7 +71,7 @@ impl fmt::Display for Members {
 }
 
 impl Members {
-    /// A service of these servers; says what is wrong with the list if something is.
+    /// A service of these servers, or the error in the list.
     pub fn new(epoch: u64, mut list: Vec<Member>) -> Result<Members, String> {
         list.sort_by_key(|member| member.server);
         if list.is_empty() || list.len() > MAX_SERVERS {
@@ -86,43 +86,43 @@ impl Members {
         Ok(Members { epoch, list, homes: Homes::Spread })
     }
 
-    /// The same servers, of which these have the names.
+    /// Sets which of the servers store names.
     #[must_use]
     pub fn with_names(self, homes: Homes) -> Members {
         Members { homes, ..self }
     }
 
-    /// Which servers have the names.
+    /// Which servers store names.
     #[must_use]
     pub fn homes(&self) -> Homes {
         self.homes
     }
 
-    /// The servers that have names, in the order of their numbers.
+    /// The servers that store names, ordered by number.
     pub fn namers(&self) -> impl Iterator<Item = ServerId> + '_ {
         let count = if self.homes == Homes::First { 1 } else { self.list.len() };
         self.servers().take(count)
     }
 
-    /// Grows whenever the list changes.
+    /// Incremented with every change of the list.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many there are.
+    /// Number of servers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether one server is all there is.
+    /// Whether there is only one server.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.list.len() == 1
     }
 
-    /// All of them, in the order of their numbers.
+    /// All servers, ordered by number.
     #[must_use]
     pub fn all(&self) -> &[Member] {
         &self.list
@@ -133,20 +133,20 @@ impl Members {
         self.list.iter().map(|member| member.server)
     }
 
-    /// Whether a server is one of them.
+    /// Whether a server is a member.
     #[must_use]
     pub fn contains(&self, server: ServerId) -> bool {
         self.get(server).is_some()
     }
 
-    /// One of them.
+    /// A member by number.
     #[must_use]
     pub fn get(&self, server: ServerId) -> Option<&Member> {
         let index = self.list.binary_search_by_key(&server, |member| member.server).ok()?;
         Some(&self.list[index])
     }
 
-    /// The server that holds a directory's entry of this name.
+    /// The server that stores a directory's entry of this name.
     #[must_use]
     pub fn home(&self, dir: FileId, name: &Name) -> ServerId {
         match self.homes {
@@ -155,20 +155,20 @@ impl Members {
         }
     }
 
-    /// The server with which the bytes of a new file of this name begin.
+    /// The server of the first stripe of a new file of this name.
     #[must_use]
     pub fn place(&self, dir: FileId, name: &Name) -> ServerId {
         let hash = xxh3_64_with_seed(name.as_bytes(), dir.0);
         self.list[(hash % self.list.len() as u64) as usize].server
     }
 
-    /// The server that holds a file's inode: the one that made it, and the first one for the root.
+    /// The server that stores a file's inode: the one that created it, and the first one for the root.
     #[must_use]
     pub fn authority(&self, file: FileId) -> ServerId {
         if file == FileId::ROOT { self.first() } else { file.maker() }
     }
 
-    /// The server that puts moves of directories between parents in order.
+    /// The server that serialises moves of directories between parents.
     #[must_use]
     pub fn first(&self) -> ServerId {
         self.list[0].server
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_sorted_and_names_nobody_twice() {
+    fn member_list_is_sorted_without_duplicates() {
         let four = service(4);
         assert_eq!(four.servers().collect::<Vec<_>>(), [1, 2, 3, 4].map(ServerId));
         assert!(four.contains(ServerId(4)) && !four.contains(ServerId(5)));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_server_may_have_all_names() {
+    fn first_server_may_store_all_names() {
         let (spread, first) = (service(3), service(3).with_names(Homes::First));
         let name = |number: u32| Name::new(format!("f{number}")).unwrap();
         let places: Vec<_> = (0..30).map(|number| first.place(FileId::ROOT, &name(number))).collect();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_one_directory_are_spread_evenly() {
+    fn names_of_one_directory_are_spread_evenly() {
         for servers in [2_u16, 3, 4, 7] {
             let service = service(servers);
             let mut counts = vec![0_u32; usize::from(servers)];

@@ -15,7 +15,7 @@ pub const MAX_PATH: usize = 4096;
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// Checks and takes a name.
+    /// Checks a name.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Name> {
         let bytes = bytes.into();
         if bytes.len() > MAX_NAME {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_a_name() {
+    fn name_limits_are_enforced() {
         assert!(Name::new("x".repeat(MAX_NAME)).is_ok());
         assert_eq!(Name::new("x".repeat(MAX_NAME + 1)).unwrap_err().kind(), ErrorKind::NameTooLong);
         for bad in ["", ".", "..", "a/b", "a\0b"] {

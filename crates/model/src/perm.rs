@@ -1,12 +1,12 @@
-//! Who may do what to a file.
+//! Permission checks.
 
 use crate::{Attr, FileKind, Gid, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Most groups a person can be in.
+/// Most supplementary groups of an identity.
 pub const MAX_GROUPS: usize = 65_536;
 
-/// Who asks.
+/// The user and groups of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
     /// The user.
@@ -24,27 +24,27 @@ impl Identity {
         Identity { uid: Uid::ROOT, gid: Gid(0), groups: Vec::new() }
     }
 
-    /// Whether the modes do not bind this person.
+    /// Whether this is the superuser, who passes permission checks.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.uid == Uid::ROOT
     }
 
-    /// Whether this person is in a group.
+    /// Whether this identity is in a group.
     #[must_use]
     pub fn in_group(&self, gid: Gid) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 }
 
-/// What one wants to do with a file.
+/// The requested access to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Access {
-    /// Read its bytes, or list it.
+    /// Read its bytes, or list the directory.
     pub read: bool,
-    /// Change its bytes, or its entries.
+    /// Write its bytes, or change the directory's entries.
     pub write: bool,
-    /// Run it, or pass through it.
+    /// Execute it, or search the directory.
     pub execute: bool,
 }
 
@@ -55,16 +55,17 @@ impl Access {
     pub const WRITE: Access = Access { read: false, write: true, execute: false };
     /// Reading and writing.
     pub const BOTH: Access = Access { read: true, write: true, execute: false };
-    /// Running it, or passing through it.
+    /// Executing it, or searching the directory.
     pub const EXECUTE: Access = Access { read: false, write: false, execute: true };
-    /// Making or removing entries of a directory: write and search.
+    /// Creating or removing entries of a directory: write and search.
     pub const ENTRIES: Access = Access { read: false, write: true, execute: true };
 }
 
 /// Whether `who` may have `access` to a file with these attributes.
 ///
-/// The first class that fits decides alone, as POSIX wants: an owner whose bits forbid it is refused even where
-/// the group's bits would allow it. The superuser may everything, but runs only what somebody may run.
+/// Only the first matching class decides, as in POSIX: an owner whose bits deny the access is refused even
+/// where the group's bits would allow it. The superuser may do everything, but executes only files with an
+/// execute bit.
 #[must_use]
 pub fn may(who: &Identity, attr: &Attr, access: Access) -> bool {
     if who.is_root() {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_class_that_fits_decides() {
+    fn first_matching_class_decides() {
         assert!(check(0o600, 10, 1, &[], Access::BOTH));
         assert!(!check(0o077, 10, 20, &[], Access::READ), "the owner's own bits forbid it");
         assert!(check(0o040, 11, 20, &[], Access::READ));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn root_passes_but_runs_only_what_somebody_may_run() {
+    fn root_passes_but_executes_only_with_an_execute_bit() {
         assert!(check(0o000, 0, 0, &[], Access::BOTH));
         assert!(!check(0o666, 0, 0, &[], Access::EXECUTE));
         assert!(check(0o001, 0, 0, &[], Access::EXECUTE));

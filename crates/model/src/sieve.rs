@@ -1,19 +1,19 @@
-//! What two large sets differ in, found without either being sent.
+//! The difference of two large sets, computed without sending either (an invertible Bloom lookup table).
 //!
-//! Each side puts its pairs into a sieve of fixed size; one sieve is taken from the other, and what is left are the pairs
-//! that only one side has. If they are not too many they can be read off: a cell that holds one pair alone says which, and
-//! taking that out leaves others alone (an invertible Bloom table).
+//! Each side adds its pairs to a sieve of fixed size. Subtracting one sieve from the other leaves the pairs
+//! that only one side has. If they are few they can be decoded: a cell with a single pair reveals it, and
+//! removing that pair isolates others.
 //!
-//! **Invariant**: what is read off was put in; what cannot be read off is counted.
+//! **Invariant**: every decoded pair was added; pairs that cannot be decoded are counted.
 
 use crate::FileId;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Each pair is in one cell of each.
+/// Each pair is in one cell of each row.
 const ROWS: usize = 3;
 const CELLS: usize = 1365;
-/// So many different pairs can be read off for certain enough.
+/// Number of different pairs that can be decoded with near certainty.
 const READABLE: u64 = 2000;
 const CHECK: u64 = 0x5eed;
 
@@ -21,13 +21,13 @@ const CHECK: u64 = 0x5eed;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Sieve {
-    /// Of the pairs, one in 2 to the power of this is looked at; all are counted.
+    /// One of 2^`sample` pairs is stored in the cells; all are counted.
     sample: u8,
     total: i64,
     cells: Vec<Cell>,
 }
 
-/// The sum of all pairs that fall into it.
+/// The sum of all pairs that hash to it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 struct Cell {
     count: i64,
@@ -36,7 +36,7 @@ struct Cell {
     checks: u64,
 }
 
-/// A sieve as somebody sent it.
+/// A sieve before it is checked.
 #[derive(Deserialize)]
 struct Unchecked {
     sample: u8,
@@ -56,41 +56,41 @@ impl TryFrom<Unchecked> for Sieve {
     }
 }
 
-/// What a sieve holds.
+/// The decoded contents of a sieve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sifted {
-    /// Pairs, and how often each is there; less than never if it was taken more often than put.
+    /// Pairs with their counts; negative if a pair was removed more often than added.
     pub pairs: Vec<((FileId, FileId), i64)>,
-    /// How many there are in all, less those that are there less than never.
+    /// The sum of all counts.
     pub total: i64,
-    /// Whether all that were looked at could be read off.
+    /// Whether all stored pairs could be decoded.
     pub all: bool,
 }
 
 impl Sieve {
-    /// One that looks at one pair in `2^sample`.
+    /// A sieve that stores one of `2^sample` pairs.
     #[must_use]
     pub fn new(sample: u8) -> Sieve {
         Sieve { sample, total: 0, cells: vec![Cell::default(); ROWS * CELLS] }
     }
 
-    /// The sample that can be read off if there are so many pairs.
+    /// The sample at which the given number of pairs can be decoded.
     #[must_use]
     pub fn sample_for(total: u64) -> u8 {
         (0..64).find(|&sample| total >> sample <= READABLE).unwrap_or(63)
     }
 
-    /// Puts a pair in.
+    /// Adds a pair.
     pub fn put(&mut self, dir: FileId, file: FileId) {
         self.change(dir, file, 1);
     }
 
-    /// Takes a pair out, also one that was never put in.
+    /// Removes a pair, even one that was never added.
     pub fn take(&mut self, dir: FileId, file: FileId) {
         self.change(dir, file, -1);
     }
 
-    /// Takes out all that another one holds.
+    /// Subtracts another sieve.
     pub fn take_all(&mut self, other: &Sieve) {
         self.total = self.total.wrapping_sub(other.total);
         for (own, other) in self.cells.iter_mut().zip(&other.cells) {
@@ -101,7 +101,7 @@ impl Sieve {
         }
     }
 
-    /// What is in it.
+    /// Decodes the contents.
     #[must_use]
     pub fn sifted(mut self) -> Sifted {
         let (total, mut pairs) = (self.total, Vec::new());
@@ -132,7 +132,7 @@ impl Sieve {
         }
     }
 
-    /// The pair that a cell holds, if it holds but one.
+    /// The pair in a cell, if it holds exactly one.
     fn alone(&self, index: usize) -> Option<(FileId, FileId, i64)> {
         let Cell { count, dirs, files, checks } = self.cells[index];
         let one = |sum: i128| {
@@ -164,13 +164,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Pairs that no two numbers have in common.
+    /// Pairs that are different for different numbers.
     fn pair(number: u64) -> (FileId, FileId) {
         (FileId(number % 97), FileId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     #[test]
-    fn what_differs_is_found_however_much_is_the_same() {
+    fn difference_is_found_whatever_the_common_part() {
         for (same, here, there) in [(0, 0, 0), (0, 1, 0), (100_000, 1, 2), (50_000, 2000, 0), (7, 700, 700)] {
             let (mut own, mut other) = (Sieve::new(0), Sieve::new(0));
             let put = |sieve: &mut Sieve, numbers: std::ops::Range<u64>| {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_is_there_several_times_is_one_pair() {
+    fn repeated_pair_is_decoded_once_with_its_count() {
         let mut sieve = Sieve::new(0);
         for _ in 0..5 {
             sieve.put(FileId(1), FileId(u64::MAX));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_counted_and_some_of_them_are_read_off() {
+    fn excess_pairs_are_counted_and_a_sample_is_decoded() {
         const MANY: u64 = 60_000;
         let fill = |sample| {
             let mut sieve = Sieve::new(sample);

@@ -1,4 +1,4 @@
-//! Moments as files carry them.
+//! File timestamps.
 
 use crate::Stamp;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
-//! Byte quantities that people can read and write.
+//! Byte quantities in human-readable form.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Reads `4GiB`, `1.5 MB`, `4096`; prints the largest unit that stays readable.
+/// A number of bytes. Parses `4GiB`, `1.5 MB`, `4096`; prints the largest unit that stays readable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
@@ -58,7 +58,7 @@ impl FromStr for Bytes {
         let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 512MiB or 4GiB");
         let factor = match unit {
             "" => 1,
-            // One letter is a binary unit, as in most tools that take sizes.
+            // A single letter is a binary unit, as in most tools that accept sizes.
             "K" | "k" | "M" | "m" | "G" | "g" | "T" | "t" | "P" | "p" => {
                 let long = format!("{}iB", unit.to_ascii_uppercase());
                 UNITS.iter().find(|(name, _)| *name == long).expect("a unit of the table").1
@@ -70,7 +70,7 @@ impl FromStr for Bytes {
         }
         let value: f64 = number.parse().map_err(|_| help())?;
         let bytes = value * factor as f64;
-        // Beyond 2^63 a fraction cannot be meant.
+        // Larger fractions are not representable.
         if bytes < 9.2e18 { Ok(Bytes(bytes.round() as u64)) } else { Err(format!("\"{text}\" is too large")) }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_printed() {
+    fn sizes_are_parsed_and_printed() {
         for (text, bytes) in [
             ("4GiB", 4 << 30),
             ("4 gib", 4 << 30),

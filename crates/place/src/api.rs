@@ -1,11 +1,12 @@
-//! The same by a call of its own.
+//! The explicit API.
 
 use crate::create::create;
-use crate::decide::Wish;
+use crate::decide::FileHint;
 use crate::real;
 use libc::{c_char, c_int, c_uint, mode_t};
 
-/// Opens a file as `open` does; one that is new lies as is planned for so many writers and bytes (0: not known).
+/// Opens a file as `open` does; a new file gets the layout planned for the given writers and bytes (0:
+/// unknown).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn forebay_place_create(
     path: *const c_char,
@@ -15,8 +16,8 @@ unsafe extern "C" fn forebay_place_create(
     bytes: u64,
 ) -> c_int {
     let bytes = Some(bytes).filter(|&bytes| bytes > 0);
-    let wish = Wish { writers: writers.max(1), says: "its caller", bytes, ..Wish::default() };
+    let hint = FileHint { writers: writers.max(1), source: "its caller", bytes, ..FileHint::default() };
     let flags = flags | libc::O_CREAT;
-    create(libc::AT_FDCWD, path, flags, mode, wish)
+    create(libc::AT_FDCWD, path, flags, mode, hint)
         .unwrap_or_else(|| real::openat(libc::AT_FDCWD, path, flags, mode))
 }

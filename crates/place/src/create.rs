@@ -1,6 +1,6 @@
-//! A file made with the layout that is planned for it.
+//! Creates files with their planned layout.
 
-use crate::decide::{Wish, decide};
+use crate::decide::{FileHint, decide};
 use crate::report::{self, COUNTS, count};
 use crate::{layout, real, setting};
 use forebay_policy::place::lov::Lov;
@@ -11,26 +11,26 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `O_LOV_DELAY_CREATE`: Lustre makes a name, and waits with the layout.
+/// `O_LOV_DELAY_CREATE`: Lustre creates the name, but not yet the layout.
 const DELAY: c_int = libc::O_NOCTTY | libc::O_ASYNC;
 const WRITABLE: mode_t = 0o200;
 
 thread_local! {
-    /// What this library opens itself is not placed.
+    /// Set while this library itself opens files, which are not placed.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The file system under the prefix has no layouts: there is nothing to do.
+/// The file system under the prefix has no layouts: placement is disabled.
 static PLAIN: AtomicBool = AtomicBool::new(false);
 
-/// Opens a file that is to be created, if it is one to be placed and is not there; otherwise nothing has happened.
-/// `errno` stays as it is.
+/// Creates a file if it is to be placed and does not exist; otherwise has no effect and returns `None`.
+/// Preserves `errno`.
 pub(crate) fn create(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
     mode: mode_t,
-    wish: Wish,
+    hint: FileHint,
 ) -> Option<c_int> {
     const NOT: c_int = libc::O_PATH | libc::O_DIRECTORY;
     if flags & libc::O_CREAT == 0 || flags & NOT != 0 || path.is_null() || PLAIN.load(Ordering::Relaxed) {
@@ -41,17 +41,17 @@ pub(crate) fn create(
     }
     // SAFETY: `errno` is this thread's own.
     let before = unsafe { *libc::__errno_location() };
-    // SAFETY: whoever calls gives a text that ends with a zero, as the function it called demands.
+    // SAFETY: the caller passes a NUL-terminated string, as the interposed function requires.
     let path = unsafe { CStr::from_ptr(path) };
-    // No panic may reach the program.
-    let made = std::panic::catch_unwind(|| attempt(dirfd, path, flags, mode, wish)).unwrap_or(None);
+    // A panic must not unwind into the program.
+    let made = std::panic::catch_unwind(|| attempt(dirfd, path, flags, mode, hint)).unwrap_or(None);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = before };
     let _ = INSIDE.try_with(|inside| inside.set(false));
     made
 }
 
-/// Whether a path is one whose files are placed.
+/// The full path of a file, if it is below the prefix.
 pub(crate) fn concerns(dirfd: c_int, path: &CStr) -> Option<Vec<u8>> {
     let ready = setting::ready()?;
     let full = absolute(dirfd, path.to_bytes())?;
@@ -59,7 +59,7 @@ pub(crate) fn concerns(dirfd: c_int, path: &CStr) -> Option<Vec<u8>> {
     (rest.starts_with(b"/") || ready.setting.prefix == b"/").then_some(full)
 }
 
-/// A path from the root on. One that goes up is resolved, so that it does not only look as though it were inside.
+/// An absolute path. Resolves `..`, so that a path outside does not pass as inside.
 fn absolute(dirfd: c_int, path: &[u8]) -> Option<Vec<u8>> {
     let mut full = match (path.first()?, dirfd) {
         (b'/', _) => path.to_vec(),
@@ -79,22 +79,22 @@ fn absolute(dirfd: c_int, path: &[u8]) -> Option<Vec<u8>> {
     Some(full)
 }
 
-fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) -> Option<c_int> {
+fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, hint: FileHint) -> Option<c_int> {
     let full = concerns(dirfd, path)?;
     let shown = full.escape_ascii();
     if layout::of_directory(&full) {
         count(&COUNTS.left);
-        report::note(format_args!("{shown}: left alone: its directory has a layout of its own"));
+        report::note(format_args!("{shown}: not placed: its directory has its own layout"));
         return None;
     }
     let exclusive = (flags & !libc::O_TRUNC) | libc::O_CREAT | libc::O_EXCL;
     let fd = real::openat(dirfd, path.as_ptr(), exclusive | DELAY, mode | WRITABLE);
-    // It exists, or cannot be: the program hears it from the function it called.
+    // It exists, or cannot be created: the interposed function returns the error to the program.
     if fd < 0 {
         count(&COUNTS.left);
         return None;
     }
-    if let Some(asked) = decide(&full, wish) {
+    if let Some(asked) = decide(&full, hint) {
         match layout::set(fd, &asked) {
             Ok(()) => {
                 count(&COUNTS.placed);
@@ -107,7 +107,7 @@ fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) ->
             }
         }
     }
-    // SAFETY: a descriptor of ours; what was added for the sake of the layout is taken away again.
+    // SAFETY: the descriptor is ours; this removes the flags that were added for the layout.
     unsafe {
         libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_ASYNC);
         if mode & WRITABLE == 0 {

@@ -1,8 +1,8 @@
-//! Which of how many processes this is, and where the others run.
+//! Rank and number of processes, and the nodes of all ranks.
 
 use std::sync::OnceLock;
 
-/// Variables in which launchers say a process's rank and their number.
+/// Environment variables in which launchers pass the rank and the number of processes.
 const LAUNCHERS: [(&str, &str); 4] = [
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -15,24 +15,24 @@ const LAUNCHERS: [(&str, &str); 4] = [
 pub(crate) struct Crew {
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    /// The client of each rank as the topology numbers them, as far as known.
+    /// The client number of each rank in the topology, where known.
     pub(crate) clients: Vec<Option<u32>>,
-    /// How many programs of the job were started before this one, as far as that matters.
+    /// How many programs of the job started before this one, modulo [`ROUND`].
     pub(crate) run: u32,
 }
 
-/// After so many runs all begins anew, so that nobody has a long past to catch up with.
+/// After this many runs the plan starts over, so that no process has to replay a long history.
 pub(crate) const ROUND: u32 = 64;
 
 static MPI: OnceLock<Crew> = OnceLock::new();
 
-/// MPI has said who we are, which is better than what a launcher says.
+/// Sets the ranks from MPI, which take precedence over the launcher's variables.
 #[cfg(not(feature = "wrap"))]
-pub(crate) fn met(crew: Crew) {
+pub(crate) fn set_from_mpi(crew: Crew) {
     let _ = MPI.set(crew);
 }
 
-/// Who we are: from MPI, from the launcher, or nobody knows.
+/// The ranks from MPI or from the launcher; `None` if unknown.
 pub(crate) fn crew() -> Option<&'static Crew> {
     static LAUNCHED: OnceLock<Option<Crew>> = OnceLock::new();
     MPI.get().or_else(|| LAUNCHED.get_or_init(|| launched(|name| std::env::var(name).ok())).as_ref())
@@ -42,7 +42,7 @@ fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Crew> {
     let number = |name| variable(name)?.parse::<u32>().ok();
     LAUNCHERS.iter().find_map(|(rank, size)| {
         let (rank, size) = (number(rank)?, number(size)?);
-        // More than that is no job, and nothing to make a table for.
+        // A larger number is not a job, and too large for a table.
         let run = number("SLURM_STEP_ID").unwrap_or(0) % ROUND;
         (rank < size && size <= 1 << 24).then(|| Crew { rank, size, clients: vec![None; size as usize], run })
     })
@@ -51,7 +51,7 @@ fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Crew> {
 /// The name of this node, without its domain.
 pub(crate) fn host() -> String {
     let mut name = [0_u8; 256];
-    // SAFETY: the buffer is as long as said; one byte stays zero.
+    // SAFETY: the length is that of the buffer minus one, so the last byte stays zero.
     unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     let whole = String::from_utf8_lossy(&name[..end]).into_owned();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launchers_say_who_we_are() {
+    fn ranks_are_read_from_launcher_variables() {
         let from = |pairs: &[(&str, &str)]| {
             let find =
                 |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

@@ -13,53 +13,53 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Up to so many processes plan each of their files for all of them; more do so once, and move on from there.
+/// Up to this many processes plan each of their files for all ranks; more plan once and then rotate.
 const PLANNED_AGAIN: u32 = 256;
 /// How often, and how long each time, a thread waits for another that decides.
 const PATIENCE: u32 = 10_000;
-const A_WHILE: Duration = Duration::from_micros(100);
-/// Sizes of groups that are told apart.
+const WAIT: Duration = Duration::from_micros(100);
+/// Number of different group sizes with a ledger of their own.
 const GROUPS: usize = 64;
-/// Patterns of names of which the last file is remembered.
+/// Number of name patterns whose last file is remembered.
 const REMEMBERED: usize = 1024;
 
-/// What is known of a file that is about to be created.
+/// Known properties of a file that is about to be created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Wish {
-    /// How many write it.
+pub(crate) struct FileHint {
+    /// Number of writers.
     pub(crate) writers: u32,
-    /// Who says so.
-    pub(crate) says: &'static str,
+    /// The source of that number, for the log.
+    pub(crate) source: &'static str,
     pub(crate) bytes: Option<u64>,
     pub(crate) stripe_count: Option<u32>,
     pub(crate) stripe_size: Option<u64>,
 }
 
-/// What this process has planned so far.
+/// The plan of this process so far.
 struct Decider {
     ready: &'static Ready,
-    /// Files of one's own: the same in all ranks, as long as they create the same files.
+    /// Files per process: the same in all ranks, as long as they create the same files.
     ledger: Ledger,
     /// Shared files, by the number of their writers: the same in all ranks that create one for their group.
     together: HashMap<u32, Ledger>,
-    /// Turns that are in the first ledger, for processes without a rank.
+    /// Turns that the first ledger includes, for processes without a rank.
     taken: u64,
-    /// Who counts them.
+    /// The turn counter.
     turns: Turns,
-    /// Whether the first ledger knows of earlier runs of this job.
-    is_caught_up: bool,
-    /// The targets of all ranks, if they are too many to plan again.
+    /// Whether the first ledger includes earlier runs of this job.
+    is_replayed: bool,
+    /// The targets of all ranks, if there are too many to plan again.
     wave: Vec<u32>,
     files: usize,
-    /// The last file of each pattern of names.
+    /// The last file of each name pattern.
     earlier: HashMap<Vec<u8>, Vec<u8>>,
 }
 
 static DECIDER: OnceLock<Option<Mutex<Decider>>> = OnceLock::new();
 
-/// The layout of the next file, or `None` for the file system's own. Threads wait for each other, but not for ever: one that
-/// decided when the process divided is not there in the child.
-pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
+/// The layout of the next file, or `None` for the file system's default. Threads wait for each other, but not
+/// forever: after a fork, the thread that held the lock does not exist in the child.
+pub(crate) fn decide(path: &[u8], hint: FileHint) -> Option<Lov> {
     let decider = DECIDER.get_or_init(|| {
         let ready = setting::ready()?;
         Some(Mutex::new(Decider {
@@ -68,7 +68,7 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
             together: HashMap::new(),
             taken: 0,
             turns: Turns::default(),
-            is_caught_up: false,
+            is_replayed: false,
             wave: Vec::new(),
             files: 0,
             earlier: HashMap::new(),
@@ -77,46 +77,46 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
     let decider = decider.as_ref()?;
     let locked = (0..PATIENCE).find_map(|_| {
         decider.try_lock().ok().or_else(|| {
-            std::thread::sleep(A_WHILE);
+            std::thread::sleep(WAIT);
             None
         })
     });
     let Some(mut decider) = locked else {
         report::trouble(format_args!(
-            "{}: usual layout: another thread decides for ever",
+            "{}: default layout: another thread holds the plan",
             path.escape_ascii()
         ));
         return None;
     };
-    decider.decide(path, wish)
+    decider.decide(path, hint)
 }
 
 fn fresh(ready: &Ready) -> Ledger {
     Ledger::new(ready.topology.clone(), ready.setting.weights, ready.setting.job)
 }
 
-/// What a program of a job does first, those before it did too: each goes on where the one before it began.
-fn catch_up(ledger: &mut Ledger, job: &Job<'_>, runs: u32) -> Result<(), String> {
+/// Replays earlier runs: each run of a job continues where the one before it began.
+fn replay(ledger: &mut Ledger, job: &Job<'_>, runs: u32) -> Result<(), String> {
     (0..runs).try_for_each(|_| place(ledger, job).map(drop).map_err(|trouble| trouble.to_string()))
 }
 
 impl Decider {
-    fn decide(&mut self, path: &[u8], mut wish: Wish) -> Option<Lov> {
-        if wish.writers > 1 {
-            self.complete(path, &mut wish);
-        } else if let Some(bytes) = hdf5::member().filter(|_| wish.bytes.is_none()) {
-            wish.bytes = Some(bytes);
-            report::note(format_args!("{}: {bytes} bytes, one of a family of HDF5", path.escape_ascii()));
+    fn decide(&mut self, path: &[u8], mut hint: FileHint) -> Option<Lov> {
+        if hint.writers > 1 {
+            self.complete(path, &mut hint);
+        } else if let Some(bytes) = hdf5::member().filter(|_| hint.bytes.is_none()) {
+            hint.bytes = Some(bytes);
+            report::note(format_args!("{}: {bytes} bytes, member of an HDF5 family", path.escape_ascii()));
         }
-        let planned = match wish.writers {
-            0 | 1 if wish.stripe_count.unwrap_or(1) <= 1 => self.own(wish),
-            _ => self.shared(wish),
+        let planned = match hint.writers {
+            0 | 1 if hint.stripe_count.unwrap_or(1) <= 1 => self.own(hint),
+            _ => self.shared(hint),
         };
         self.files += 1;
         let (shape, notes) = match planned {
             Ok(planned) => planned,
             Err(trouble) => {
-                report::trouble(format_args!("{}: usual layout: {trouble}", path.escape_ascii()));
+                report::trouble(format_args!("{}: default layout: {trouble}", path.escape_ascii()));
                 return None;
             }
         };
@@ -126,41 +126,39 @@ impl Decider {
         self.encode(&shape)
     }
 
-    /// What nobody said of a shared file, as far as something else tells it.
-    fn complete(&mut self, path: &[u8], wish: &mut Wish) {
+    /// Completes the properties of a shared file from other sources.
+    fn complete(&mut self, path: &[u8], hint: &mut FileHint) {
         let shown = path.escape_ascii();
-        report::note(format_args!("{shown}: {} writers, says {}", wish.writers, wish.says));
+        report::note(format_args!("{shown}: {} writers, from {}", hint.writers, hint.source));
         let earlier = self.earlier_size(path);
-        let inferred = wish.bytes.is_none();
-        wish.bytes = wish.bytes.or(earlier);
-        match wish.bytes {
+        let inferred = hint.bytes.is_none();
+        hint.bytes = hint.bytes.or(earlier);
+        match hint.bytes {
             Some(bytes) if inferred => {
-                report::note(format_args!("{shown}: {bytes} bytes, as the file before"));
+                report::note(format_args!("{shown}: {bytes} bytes, as in the previous file"));
             }
             Some(_) => {}
-            // Of a known size each writer has a stripe of its own, however things are aligned in it.
-            None if wish.stripe_size.is_none() => {
+            // With a known size each writer has its own stripe, whatever the alignment.
+            None if hint.stripe_size.is_none() => {
                 let unit = self.ready.setting.limits.unit;
-                wish.stripe_size = hdf5::alignment().filter(|&size| size.is_multiple_of(unit));
-                if let Some(size) = wish.stripe_size {
-                    report::note(format_args!(
-                        "{shown}: stripes of {size} bytes, as HDF5 aligns what is in it"
-                    ));
+                hint.stripe_size = hdf5::alignment().filter(|&size| size.is_multiple_of(unit));
+                if let Some(size) = hint.stripe_size {
+                    report::note(format_args!("{shown}: stripes of {size} bytes, from the HDF5 alignment"));
                 }
             }
             None => {}
         }
     }
 
-    /// A file of one's own: that of this rank when all ranks create one, or of whoever's turn it is.
-    fn own(&mut self, wish: Wish) -> Result<(Shape, Vec<Note>), String> {
+    /// A file per process: for this rank when all ranks create one, or for the process whose turn it is.
+    fn own(&mut self, hint: FileHint) -> Result<(Shape, Vec<Note>), String> {
         let limits = self.ready.setting.limits;
         let crew = crew::crew();
         let (writers, mine): (Vec<Writer>, usize) = match crew {
-            Some(crew) => (writers(crew, wish.bytes), crew.rank as usize),
+            Some(crew) => (writers(crew, hint.bytes), crew.rank as usize),
             None => {
                 let client = self.ready.topology.client(&crew::host());
-                (vec![Writer { client, bytes: wish.bytes }], 0)
+                (vec![Writer { client, bytes: hint.bytes }], 0)
             }
         };
         let job = Job {
@@ -168,14 +166,14 @@ impl Decider {
             pattern: Pattern::PerProcess,
             file_size: None,
             stripe_count: None,
-            stripe_size: wish.stripe_size,
+            stripe_size: hint.stripe_size,
             limits: &limits,
         };
         let shape = match crew {
-            Some(crew) if crew.size > PLANNED_AGAIN => return self.moved_on(&job, crew),
+            Some(crew) if crew.size > PLANNED_AGAIN => return self.rotated(&job, crew),
             Some(crew) => {
-                if !std::mem::replace(&mut self.is_caught_up, true) {
-                    catch_up(&mut self.ledger, &job, crew.run)?;
+                if !std::mem::replace(&mut self.is_replayed, true) {
+                    replay(&mut self.ledger, &job, crew.run)?;
                 }
                 &place(&mut self.ledger, &job).map_err(|trouble| trouble.to_string())?.files[mine].shape
             }
@@ -184,11 +182,12 @@ impl Decider {
         Ok((shape.clone(), Vec::new()))
     }
 
-    /// Without a rank: processes of this machine take turns, and each does what those before it did.
+    /// Without a rank: the processes take turns, and each replays the turns before it.
     fn in_turn(&mut self, job: &Job<'_>) -> Result<Shape, String> {
         let turn = self.turns.next(self.ready).map_err(|error| format!("cannot take a turn: {error}"))?;
         let turn = turn.unwrap_or(self.files as u64);
-        // After as many turns as there are targets all begins anew, so that nobody has a long past to catch up with.
+        // After as many turns as there are targets the plan starts over, so that no process has to replay a
+        // long history.
         let round = self.ready.topology.description().targets.len() as u64;
         if turn < self.taken || turn / round != self.taken / round {
             self.ledger = fresh(self.ready);
@@ -203,8 +202,9 @@ impl Decider {
         Ok(plan.files[0].shape.clone())
     }
 
-    /// Many ranks: the first files are planned for all, later ones go where the next rank's first one is.
-    fn moved_on(&mut self, job: &Job<'_>, crew: &Crew) -> Result<(Shape, Vec<Note>), String> {
+    /// Many ranks: the first files are planned for all; later files use the targets of the next rank's first
+    /// file.
+    fn rotated(&mut self, job: &Job<'_>, crew: &Crew) -> Result<(Shape, Vec<Note>), String> {
         let size = job.stripe_size.unwrap_or(job.limits.usual);
         if self.wave.is_empty() {
             let plan = place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
@@ -223,18 +223,18 @@ impl Decider {
     }
 
     /// A shared file: one of as many as there are groups of its size among all ranks.
-    fn shared(&mut self, wish: Wish) -> Result<(Shape, Vec<Note>), String> {
+    fn shared(&mut self, hint: FileHint) -> Result<(Shape, Vec<Note>), String> {
         let limits = self.ready.setting.limits;
-        let count = wish.writers.max(1);
+        let count = hint.writers.max(1);
         let alone = Crew { rank: 0, size: count, clients: vec![None; count as usize], run: 0 };
         let crew = crew::crew().filter(|crew| crew.size >= count).unwrap_or(&alone);
         let writers = writers(crew, None);
         let job = Job {
             writers: &writers,
             pattern: Pattern::Grouped(count),
-            file_size: wish.bytes,
-            stripe_count: wish.stripe_count,
-            stripe_size: wish.stripe_size,
+            file_size: hint.bytes,
+            stripe_count: hint.stripe_count,
+            stripe_size: hint.stripe_size,
             limits: &limits,
         };
         if self.together.len() >= GROUPS {
@@ -244,7 +244,7 @@ impl Decider {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let ledger = new.insert(fresh(self.ready));
-                catch_up(ledger, &job, crew.run)?;
+                replay(ledger, &job, crew.run)?;
                 ledger
             }
         };
@@ -253,7 +253,7 @@ impl Decider {
         Ok((plan.files.swap_remove(group).shape, plan.notes))
     }
 
-    /// How large the last file was whose name differs in digits only.
+    /// The size of the last file whose name differs in digits only.
     fn earlier_size(&mut self, path: &[u8]) -> Option<u64> {
         let pattern: Vec<u8> =
             path.iter().map(|&byte| if byte.is_ascii_digit() { b'#' } else { byte }).collect();

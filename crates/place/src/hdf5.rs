@@ -1,12 +1,12 @@
-//! HDF5: what the properties of a file that is about to be created tell of how it will lie.
+//! HDF5: file properties that affect the layout.
 //!
-//! `H5Fcreate` comes to `open`, or to `MPI_File_open` with the communicator and the info object of its property list, and
-//! there the file is made. What those do not see is kept for them meanwhile: how HDF5 aligns what is in the file, and
-//! how large the members of a family of files are.
+//! `H5Fcreate` calls `open`, or `MPI_File_open` with the communicator and the info object of its property
+//! list, and these create the file. This module passes them what they do not see: the alignment of objects in
+//! the file, and the size of the members of a file family.
 
 use std::cell::Cell;
 
-/// What the file that this thread creates with HDF5 will be like.
+/// Properties of the file that this thread creates with HDF5.
 #[derive(Clone, Copy, Default)]
 struct Properties {
     alignment: Option<u64>,
@@ -21,26 +21,26 @@ fn properties() -> Properties {
     PROPERTIES.try_with(Cell::get).unwrap_or_default()
 }
 
-/// Where datasets begin in the file that HDF5 is creating: at multiples of this, if somebody asked for it.
+/// Alignment of datasets in the file that HDF5 is creating, if requested.
 pub(crate) fn alignment() -> Option<u64> {
     properties().alignment
 }
 
-/// How large the file will be that HDF5 is creating, if it is one of a family.
+/// Size of the file that HDF5 is creating, if it is a member of a family.
 pub(crate) fn member() -> Option<u64> {
     properties().member
 }
 
 #[cfg(not(feature = "wrap"))]
-mod behind {
+mod interposed {
     use super::{PROPERTIES, Properties};
     use crate::real::Real;
     use libc::{c_char, c_int, c_uint, c_void};
 
-    /// An identifier of HDF5.
+    /// An HDF5 identifier.
     type Id = i64;
 
-    /// No property list: nothing was asked for.
+    /// The default property list.
     const DEFAULT: Id = 0;
     const FAILED: Id = -1;
 
@@ -56,8 +56,8 @@ mod behind {
         }};
     }
 
-    /// What a property list tells. HDF5 complains aloud of what is asked in vain, so nothing is.
-    fn told(list: Id) -> Properties {
+    /// The properties of a list. HDF5 prints an error for a missing property, so only existing ones are read.
+    fn read(list: Id) -> Properties {
         if list == DEFAULT {
             return Properties::default();
         }
@@ -81,11 +81,11 @@ mod behind {
         }
     }
 
-    /// HDF5's function of this name: what its property list tells is known to whoever makes the file.
+    /// HDF5's function of this name; remembers the file's properties while HDF5 creates it.
     #[cfg_attr(not(test), unsafe(no_mangle))]
     unsafe extern "C" fn H5Fcreate(name: *const c_char, flags: c_uint, creation: Id, access: Id) -> Id {
-        let told = std::panic::catch_unwind(|| told(access)).unwrap_or_default();
-        let _ = PROPERTIES.try_with(|known| known.set(told));
+        let read = std::panic::catch_unwind(|| read(access)).unwrap_or_default();
+        let _ = PROPERTIES.try_with(|known| known.set(read));
         let made = call!("H5Fcreate"(*const c_char, c_uint, Id, Id) -> Id, name, flags, creation, access);
         let _ = PROPERTIES.try_with(|known| known.set(Properties::default()));
         made.unwrap_or(FAILED)

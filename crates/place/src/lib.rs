@@ -1,33 +1,31 @@
-//! `libforebay_place.so` and `libforebay_place.a`: files that a program creates on a parallel file system get the layout
-//! that is planned for them, before the program sees them.
+//! `libforebay_place.so` and `libforebay_place.a`: files that a program creates on a parallel file system get
+//! a planned layout before the program sees them.
 //!
 //! ```text
-//! setting    what the command line hands over: topology, weights, the prefix
-//! crew       which of how many processes this is, and where the others run
+//! setting    settings from the command line: topology, weights, the prefix
+//! crew       rank and number of processes, and the nodes of all ranks
 //! decide     the layout of the next file
-//! create     a file made with that layout
-//! layout     a layout set, read back and compared
-//! posix      open, openat, creat, fopen: what most languages come to
+//! create     creates a file with that layout
+//! layout     sets a layout, reads it back and compares
+//! posix      open, openat, creat, fopen: what most languages use
 //! mpi        MPI_Init, MPI_File_open, from C and from Fortran
-//! hdf5       H5Fcreate: what its property lists tell
+//! hdf5       H5Fcreate: reads its property lists
 //! api        forebay_place_create
-//! real       the functions behind ours
-//! turns      whose turn it is, where there are no ranks; how many runs there were
-//! service    a running Forebay, which hands out turns
-//! report     what was done, for those who ask
+//! real       lookup of the interposed functions
+//! turns      turn counters for processes without ranks; number of runs
+//! service    connection to a running Forebay, which counts turns
+//! report     log and counters
 //! ```
 //!
-//! **Invariant**: a program gets what it would have got without this library, but for where its bytes lie: the same
-//! descriptors, modes and errors. Whatever goes wrong here is told and the file is created as usual.
+//! **Invariant**: apart from the layout a program gets what it would get without this library: the same
+//! descriptors, modes and errors. On any error this library logs it and creates the file with the default
+//! layout.
 //!
-//! **Deliberately absent**: everything but creation; files that exist; directories with a layout of their own;
-//! communication between processes other than MPI's own when a shared file is opened and when MPI is set up, and a running
-//! Forebay's for those without a rank.
+//! **Deliberately absent**: everything except file creation; existing files; directories with their own
+//! layout; communication between processes, except MPI's own when a shared file is opened and when MPI is
+//! initialised, and a running Forebay for processes without a rank.
 
-#![cfg_attr(
-    test,
-    allow(dead_code, non_snake_case, reason = "what programs call by name is not called by tests")
-)]
+#![cfg_attr(test, allow(dead_code, non_snake_case, reason = "tests do not call the exported functions"))]
 
 mod api;
 mod create;

@@ -1,18 +1,18 @@
-//! MPI: who we are, and shared files that rank 0 creates before anybody opens them.
+//! MPI: ranks, and shared files that rank 0 creates before the other ranks open them.
 //!
-//! Handles are passed on as they come: MPICH's are numbers, Open MPI's are addresses. The few that are needed besides
-//! are known for MPICH and its relatives, and looked up for Open MPI.
+//! Handles are passed through unchanged: MPICH's are numbers, Open MPI's are addresses. The few constants
+//! that are needed are known for MPICH and its derivatives, and looked up for Open MPI.
 
 use crate::create::{concerns, create};
 use crate::crew::{self, Crew, ROUND};
-use crate::decide::Wish;
+use crate::decide::FileHint;
 use crate::real::Real;
 use crate::{setting, turns};
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-/// A communicator, an info object or a type.
+/// A communicator, an info object or a datatype.
 type Handle = usize;
 
 const SUCCESS: c_int = 0;
@@ -20,7 +20,7 @@ const FAILED: c_int = 16;
 const MODE_CREATE: c_int = 1;
 const MODE_RDONLY: c_int = 2;
 const MODE_EXCL: c_int = 64;
-/// Bytes of a node's name that are told to the others.
+/// Bytes of a node's name that the ranks exchange.
 const NAME: usize = 64;
 
 macro_rules! call {
@@ -33,7 +33,8 @@ macro_rules! call {
     }};
 }
 
-/// The world, the null info object, the types of characters and integers: objects of Open MPI, numbers of MPICH.
+/// The world communicator, the null info object, the character and integer types: objects in Open MPI,
+/// numbers in MPICH.
 macro_rules! constant {
     ($open_mpi:literal, $mpich:literal) => {{
         static OBJECT: Real = Real::object(concat!($open_mpi, "\0"));
@@ -44,7 +45,7 @@ macro_rules! constant {
 fn is_open_mpi() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     static WORLD: Real = Real::object("ompi_mpi_comm_world\0");
-    // Whoever asks calls MPI, so that it is there.
+    // The caller uses MPI, so its library is loaded.
     *IS.get_or_init(|| WORLD.address().is_some())
 }
 
@@ -59,8 +60,8 @@ fn rank_and_size(comm: Handle) -> Option<(c_int, c_int)> {
     found.then_some((rank, size))
 }
 
-/// All ranks tell each other where they run.
-fn meet() {
+/// All ranks exchange the names of their nodes.
+fn exchange_nodes() {
     let Some((rank, size)) = rank_and_size(world()).filter(|(_, size)| *size > 0) else { return };
     let mut mine = [0_u8; NAME];
     let host = crew::host();
@@ -87,26 +88,26 @@ fn meet() {
         SUCCESS => all.chunks(NAME).map(client).collect(),
         _ => vec![None; size as usize],
     };
-    // One counts for all.
+    // Rank 0 counts for all.
     let mut run = if rank == 0 { (turns::runs_before() % u64::from(ROUND)) as c_int } else { 0 };
     let kind = constant!("ompi_mpi_int", 0x4c00_0405);
     let told =
         call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut run, 1, kind, 0, world());
     let run = if told == SUCCESS { u32::try_from(run).unwrap_or(0) } else { 0 };
-    crew::met(Crew { rank: rank as u32, size: size as u32, clients, run });
+    crew::set_from_mpi(Crew { rank: rank as u32, size: size as u32, clients, run });
 }
 
-/// MPI is set up: everybody meets.
+/// Initialises MPI, then exchanges the nodes of all ranks.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut c_void) -> c_int {
     let done = call!("MPI_Init"(*mut c_int, *mut c_void), argc, argv);
     if done == SUCCESS {
-        let _ = std::panic::catch_unwind(meet);
+        let _ = std::panic::catch_unwind(exchange_nodes);
     }
     done
 }
 
-/// MPI is set up with threads: everybody meets.
+/// Initialises MPI with threads, then exchanges the nodes of all ranks.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn MPI_Init_thread(
     argc: *mut c_int,
@@ -122,27 +123,28 @@ unsafe extern "C" fn MPI_Init_thread(
         provided
     );
     if done == SUCCESS {
-        let _ = std::panic::catch_unwind(meet);
+        let _ = std::panic::catch_unwind(exchange_nodes);
     }
     done
 }
 
-/// What an info object says about a file.
-fn wish(info: Handle, writers: c_int) -> Wish {
-    let mut wish = Wish { writers: writers.max(1) as u32, says: "its communicator", ..Wish::default() };
+/// The properties of a file from its info object.
+fn hint(info: Handle, writers: c_int) -> FileHint {
+    let mut hint =
+        FileHint { writers: writers.max(1) as u32, source: "its communicator", ..FileHint::default() };
     let null = constant!("ompi_mpi_info_null", 0x1c00_0000);
-    // A handle of MPICH is an int; what stands above it in a register means nothing.
+    // An MPICH handle is an int; the upper half of the register is undefined.
     let is_null = if is_open_mpi() { info == null || info == 0 } else { info as u32 == null as u32 };
     if is_null {
-        return wish;
+        return hint;
     }
-    wish.bytes = number(info, c"file_size").or_else(|| number(info, c"fileSize"));
-    wish.stripe_count = number(info, c"striping_factor").and_then(|count| u32::try_from(count).ok());
-    wish.stripe_size = number(info, c"striping_unit");
+    hint.bytes = number(info, c"file_size").or_else(|| number(info, c"fileSize"));
+    hint.stripe_count = number(info, c"striping_factor").and_then(|count| u32::try_from(count).ok());
+    hint.stripe_size = number(info, c"striping_unit");
     if let Some(writers) = number(info, c"writers_per_file").and_then(|count| u32::try_from(count).ok()) {
-        (wish.writers, wish.says) = (writers, "its info");
+        (hint.writers, hint.source) = (writers, "its info");
     }
-    wish
+    hint
 }
 
 fn number(info: Handle, key: &CStr) -> Option<u64> {
@@ -159,14 +161,14 @@ fn number(info: Handle, key: &CStr) -> Option<u64> {
     (got == SUCCESS && flag != 0).then(|| text.trim().parse().ok()).flatten().filter(|&number| number > 0)
 }
 
-/// A file's name without what ROMIO would have it handled by.
+/// A file's name without ROMIO's prefix.
 fn plain(name: &CStr) -> CString {
     let bytes = name.to_bytes();
     let kind = bytes.iter().position(|&byte| byte == b':').filter(|&at| !bytes[..at].contains(&b'/'));
     CString::new(&bytes[kind.map_or(0, |at| at + 1)..]).unwrap_or_default()
 }
 
-/// Rank 0 creates the file, and the others wait for it; tells with which mode all of them go on.
+/// Rank 0 creates the file, and the others wait for it. Returns the mode with which all of them continue.
 fn first(comm: Handle, name: &CStr, mode: c_int, info: Handle) -> c_int {
     if mode & MODE_CREATE == 0 {
         return mode;
@@ -177,14 +179,14 @@ fn first(comm: Handle, name: &CStr, mode: c_int, info: Handle) -> c_int {
         let name = plain(name);
         let flags = libc::O_CREAT | libc::O_CLOEXEC | if mode & MODE_RDONLY == 0 { libc::O_RDWR } else { 0 };
         if concerns(libc::AT_FDCWD, &name).is_some()
-            && let Some(fd) = create(libc::AT_FDCWD, name.as_ptr(), flags, 0o666, wish(info, size))
+            && let Some(fd) = create(libc::AT_FDCWD, name.as_ptr(), flags, 0o666, hint(info, size))
         {
-            // SAFETY: a descriptor of ours, used by nobody else.
+            // SAFETY: the descriptor is ours and not shared.
             unsafe { libc::close(fd) };
             made = 1;
         }
     }
-    // Also where nothing was created: who was refused the setting must not leave the others waiting.
+    // Also where nothing was created: a rank without settings must not leave the others waiting.
     if size > 1 {
         let kind = constant!("ompi_mpi_int", 0x4c00_0405);
         let _ =
@@ -193,7 +195,7 @@ fn first(comm: Handle, name: &CStr, mode: c_int, info: Handle) -> c_int {
     if made == 1 { mode & !MODE_EXCL } else { mode }
 }
 
-/// A file is opened by all of a communicator: rank 0 creates it first.
+/// All ranks of a communicator open a file: rank 0 creates it first.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn MPI_File_open(
     comm: Handle,
@@ -202,11 +204,11 @@ unsafe extern "C" fn MPI_File_open(
     info: Handle,
     file: *mut c_void,
 ) -> c_int {
-    let go_on = std::panic::catch_unwind(|| {
-        // SAFETY: a text that ends with a zero, as MPI demands.
+    let new_mode = std::panic::catch_unwind(|| {
+        // SAFETY: a NUL-terminated string, as MPI requires.
         if name.is_null() { mode } else { first(comm, unsafe { CStr::from_ptr(name) }, mode, info) }
     });
-    let mode = go_on.unwrap_or(mode);
+    let mode = new_mode.unwrap_or(mode);
     call!(
         "MPI_File_open"(Handle, *const c_char, c_int, Handle, *mut c_void),
         comm,
@@ -217,10 +219,10 @@ unsafe extern "C" fn MPI_File_open(
     )
 }
 
-/// Fortran's numbers as handles.
+/// Converts a Fortran handle.
 fn handle(convert: &Real, number: c_int) -> Handle {
     match is_open_mpi().then(|| convert.address()).flatten() {
-        // SAFETY: MPI's functions of these names take a number and give a handle.
+        // SAFETY: MPI's functions of these names take an integer and return a handle.
         Some(real) => unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> Handle>(real)(number)
         },
@@ -240,7 +242,7 @@ type FortranOpen = unsafe extern "C" fn(
 
 macro_rules! fortran {
     ($($name:ident)*) => {$(
-        /// The same from Fortran, whose library may not go through the function of C.
+        /// The same from Fortran, whose library may not call the C function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         unsafe extern "C" fn $name(
             comm: *const c_int,
@@ -253,8 +255,8 @@ macro_rules! fortran {
         ) {
             static REAL: Real = Real::new(concat!(stringify!($name), "\0"));
             let Some(real) = REAL.address() else { return };
-            let go_on = std::panic::catch_unwind(|| {
-                // SAFETY: Fortran passes the addresses of its arguments, and the length of its text.
+            let new_mode = std::panic::catch_unwind(|| {
+                // SAFETY: Fortran passes the addresses of its arguments, and the length of its string.
                 unsafe {
                     let bytes = std::slice::from_raw_parts(name.cast::<u8>(), length);
                     let end = bytes.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
@@ -267,7 +269,7 @@ macro_rules! fortran {
             });
             // SAFETY: as above; the subroutine of this name has this signature.
             unsafe {
-                let mode = go_on.unwrap_or(*mode);
+                let mode = new_mode.unwrap_or(*mode);
                 std::mem::transmute::<*mut c_void, FortranOpen>(real)(comm, name, &raw const mode, info, file, error, length);
             }
         }

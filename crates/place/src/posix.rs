@@ -1,27 +1,27 @@
 //! The C library's functions that create files.
 
 use crate::create::create;
-use crate::decide::Wish;
+use crate::decide::FileHint;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 
-const ALONE: Wish =
-    Wish { writers: 1, says: "its opener", bytes: None, stripe_count: None, stripe_size: None };
+const ALONE: FileHint =
+    FileHint { writers: 1, source: "its opener", bytes: None, stripe_count: None, stripe_size: None };
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
-/// What creates streams makes the file first. Returns the mode to open it with, without the wish that it were not there.
+/// Creates the file of a stream first. Returns the mode to open it with, without `x` (exclusive creation).
 fn stream(path: *const c_char, mode: *const c_char) -> Option<Vec<u8>> {
     if mode.is_null() {
         return None;
     }
-    // SAFETY: a text that ends with a zero, as the function that was called demands.
+    // SAFETY: a NUL-terminated string, as the interposed function requires.
     let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
     if !matches!(mode.first(), Some(b'w' | b'a')) {
         return None;
     }
     let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
     let fd = create(libc::AT_FDCWD, path, flags, 0o666, ALONE)?;
-    // SAFETY: a descriptor of ours, used by nobody else.
+    // SAFETY: the descriptor is ours and not shared.
     unsafe { libc::close(fd) };
     let end = mode.iter().position(|&letter| letter == b',').unwrap_or(mode.len());
     let kept = mode[..end].iter().filter(|&&letter| letter != b'x');
@@ -29,7 +29,7 @@ fn stream(path: *const c_char, mode: *const c_char) -> Option<Vec<u8>> {
 }
 
 #[cfg(not(feature = "wrap"))]
-mod behind {
+mod interposed {
     use super::{ALONE, CREAT, create, stream};
     use crate::real::Real;
     use libc::{FILE, c_char, c_int, c_void, mode_t};
@@ -42,7 +42,7 @@ mod behind {
 
     macro_rules! creators {
         ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $none:expr, $ours:expr;)*) => {$(
-            /// The C library's function of this name, but for where new files lie.
+            /// The C library's function of this name; new files get their planned layout.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 static REAL: Real = Real::new(concat!(stringify!($name), "\0"));
@@ -76,7 +76,7 @@ mod behind {
 
     macro_rules! streams {
         ($($name:ident)*) => {$(
-            /// The C library's function of this name, but for where new files lie.
+            /// The C library's function of this name; new files get their planned layout.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
                 static REAL: Real = Real::new(concat!(stringify!($name), "\0"));
@@ -97,7 +97,7 @@ mod behind {
     streams! { fopen fopen64 }
 }
 
-/// What the linker puts in the place of the C library's functions (`--wrap`).
+/// Replacements of the C library's functions at link time (`--wrap`).
 #[cfg(feature = "wrap")]
 mod wrapped {
     use super::{ALONE, CREAT, create, stream};
@@ -107,7 +107,7 @@ mod wrapped {
         ($(fn $wrap:ident, $real:ident($($argument:ident: $type:ty),*), $ours:expr;)*) => {
             unsafe extern "C" { $(fn $real($($argument: $type),*) -> c_int;)* }
             $(
-                /// The C library's function of this name, but for where new files lie.
+                /// The C library's function of this name; new files get their planned layout.
                 #[unsafe(no_mangle)]
                 unsafe extern "C" fn $wrap($($argument: $type),*) -> c_int {
                     // SAFETY: the caller's own arguments.
@@ -139,12 +139,12 @@ mod wrapped {
 
     macro_rules! streams {
         ($($wrap:ident, $real:ident;)*) => {$(
-            /// The C library's function of this name, but for where new files lie.
+            /// The C library's function of this name; new files get their planned layout.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $wrap(path: *const c_char, mode: *const c_char) -> *mut FILE {
                 let kept = stream(path, mode);
                 let mode = kept.as_ref().map_or(mode, |kept| kept.as_ptr().cast());
-                // SAFETY: the caller's own arguments, or a mode that ends with a zero.
+                // SAFETY: the caller's own arguments, or a NUL-terminated mode.
                 unsafe { $real(path, mode) }
             }
         )*};

@@ -1,4 +1,4 @@
-//! What was done, for those who ask; what went wrong, once, for everybody.
+//! The log and the counters; errors are always reported, at least once on standard error.
 
 use crate::setting;
 use std::fmt::Arguments;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// What this process has done.
+/// Counters of this process.
 pub(crate) struct Counts {
     pub(crate) placed: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -22,26 +22,26 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Before there is a setting to say where to.
+/// Reports an error before the settings are available.
 pub(crate) fn early(text: &str) {
     complain(format_args!("{text}"));
 }
 
 fn complain(text: Arguments<'_>) {
     if !TOLD.swap(true, Ordering::Relaxed) {
-        // If even that fails there is nobody left to tell.
+        // A failure to write to standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "forebay place: {text}");
     }
 }
 
-/// Something was done.
+/// Logs an action.
 pub(crate) fn note(text: Arguments<'_>) {
     if let Some(log) = setting::ready().and_then(|ready| ready.setting.log.as_deref()) {
         append(log, text);
     }
 }
 
-/// Something went wrong: never silently.
+/// Reports an error, in the log or on standard error.
 pub(crate) fn trouble(text: Arguments<'_>) {
     match setting::ready().and_then(|ready| ready.setting.log.as_deref()) {
         Some(log) => append(log, text),
@@ -49,7 +49,7 @@ pub(crate) fn trouble(text: Arguments<'_>) {
     }
 }
 
-/// Adds a line in one write, so that those of several processes do not mix.
+/// Appends a line in one write, so that lines of several processes do not mix.
 fn append(path: &[u8], text: Arguments<'_>) {
     let line = format!("{text}\n");
     let opened = OpenOptions::new().append(true).create(true).open(setting::path(path));
@@ -58,7 +58,7 @@ fn append(path: &[u8], text: Arguments<'_>) {
     }
 }
 
-/// Adds the counters of this process to the file that was asked for.
+/// Appends the counters of this process to the configured file.
 extern "C" fn finish() {
     let Some(counts) = setting::ready().and_then(|ready| ready.setting.counts.as_deref()) else { return };
     let [placed, refused, left] =

@@ -1,17 +1,17 @@
-//! What the command line hands over.
+//! The settings from the command line.
 
 use forebay_policy::place::{SETTING, Setting, Topology};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// A setting, and what follows from it.
+/// The settings, and the topology made from them.
 pub(crate) struct Ready {
     pub(crate) setting: Setting,
     pub(crate) topology: Arc<Topology>,
 }
 
-/// The setting of this process, read once; `None` if nothing is to be placed.
+/// The settings of this process, read once; `None` if placement is disabled.
 pub(crate) fn ready() -> Option<&'static Ready> {
     static READY: OnceLock<Option<Ready>> = OnceLock::new();
     READY.get_or_init(read).as_ref()

@@ -1,25 +1,25 @@
-//! Whose turn it is, among processes that share nothing else: counted by a running Forebay, or by a file on each machine.
+//! Turn counters for processes that share nothing else: in a running Forebay, or in a file on each machine.
 
 use crate::report;
-use crate::service::Line;
+use crate::service::Connection;
 use crate::setting::{self, Ready};
 use std::io::{Read, Result, Seek, SeekFrom, Write};
 
-/// What is mixed into a job's number for the row that counts its runs.
+/// Mixed into a job's id for the counter of its runs.
 #[cfg(not(feature = "wrap"))]
 const RUNS: u64 = 0x5275_6e73_5275_6e73;
 
-/// Who counts for the processes of a job, wherever they run.
+/// The turn counter of a job's processes, on all machines.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The service, while it does.
-    line: Option<Line>,
-    /// It was asked in vain: the machine's own turns count from then on.
-    is_alone: bool,
+    /// The connection to the service, while it is open.
+    connection: Option<Connection>,
+    /// The service was not reachable: this machine's own counter is used from then on.
+    is_local: bool,
 }
 
 impl Turns {
-    /// The next turn of this job; `None` if nobody counts.
+    /// The next turn of this job; `None` if there is no counter.
     pub(crate) fn next(&mut self, ready: &Ready) -> Result<Option<u64>> {
         match (self.common(ready, ready.setting.job), &ready.setting.turns) {
             (Some(turn), _) => Ok(Some(turn)),
@@ -28,47 +28,49 @@ impl Turns {
         }
     }
 
-    /// The next number of a row that all processes share, if a Forebay counts them.
+    /// The next number of a counter that all processes share, if a Forebay counts them.
     fn common(&mut self, ready: &Ready, row: u64) -> Option<u64> {
-        let service = ready.setting.service.as_ref().filter(|_| !self.is_alone)?;
-        // A line that was idle for long, or is another process's, is made anew: once.
-        let known = self.line.take().filter(Line::is_ours);
-        let kept = known.and_then(|mut line| Some((line.number(row).ok()?, line)));
+        let service = ready.setting.service.as_ref().filter(|_| !self.is_local)?;
+        // A connection that was idle for long, or belongs to another process, is reopened once.
+        let known = self.connection.take().filter(Connection::is_ours);
+        let kept = known.and_then(|mut connection| Some((connection.number(row).ok()?, connection)));
         let taken = kept.map_or_else(
             || {
-                let mut line = Line::open(service)?;
-                Ok((line.number(row)?, line))
+                let mut connection = Connection::open(service)?;
+                Ok((connection.number(row)?, connection))
             },
             Ok,
         );
         match taken {
-            Ok((turn, line)) => {
-                self.line = Some(line);
+            Ok((turn, connection)) => {
+                self.connection = Some(connection);
                 Some(turn)
             }
             Err(error) => {
-                self.is_alone = true;
+                self.is_local = true;
                 let (address, error): (_, std::io::Error) = (&service.address, error);
-                report::note(format_args!("turns are those of this machine: cannot ask {address}: {error}"));
+                report::note(format_args!(
+                    "using the turns of this machine only: cannot reach {address}: {error}"
+                ));
                 None
             }
         }
     }
 }
 
-/// How many programs of this job have been started with MPI before this one; 0 if nobody knows.
+/// How many programs of this job were started with MPI before this one; 0 if unknown.
 #[cfg(not(feature = "wrap"))]
 pub(crate) fn runs_before() -> u64 {
     let Some(ready) = setting::ready() else { return 0 };
     let beside = |path: &Vec<u8>| [path, b".runs".as_slice()].concat();
     let here = || ready.setting.turns.as_ref().map(beside).map_or(Ok(0), |path| next_in(&path));
     Turns::default().common(ready, ready.setting.job ^ RUNS).map_or_else(here, Ok).unwrap_or_else(|error| {
-        report::note(format_args!("every run begins at the same targets: cannot count them: {error}"));
+        report::note(format_args!("every run starts at the same targets: cannot count the runs: {error}"));
         0
     })
 }
 
-/// The next turn: a number in a file, under a lock that the kernel takes back from whoever dies.
+/// The next turn: a number in a file, under a lock that the kernel releases when a process dies.
 fn next_in(path: &[u8]) -> Result<u64> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(setting::path(path))?;
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_follow_each_other() {
+    fn turns_are_consecutive() {
         let file = std::env::temp_dir().join(format!("forebay-turns-{}", std::process::id()));
         let path = file.as_os_str().as_encoded_bytes().to_vec();
         let turns: Vec<u64> = (0..3).map(|_| next_in(&path).expect("a turn")).collect();

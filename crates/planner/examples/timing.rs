@@ -1,4 +1,4 @@
-//! How long the planner needs: `cargo run --release -p forebay-planner --example timing`.
+//! Run time of the planner: `cargo run --release -p forebay-planner --example timing`.
 #![allow(clippy::print_stdout, reason = "a table for a person")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures time around the pure code")]
 
@@ -10,12 +10,12 @@ fn set(p_max: f64, alpha: f64) -> Vec<App> {
     recipe.generate(&mut Rng::new(7)).expect("a valid recipe")
 }
 
-/// Nanoseconds this thread has had a processor, which a busy machine does not change; nothing where it is unknown.
+/// CPU time of this thread in nanoseconds, unaffected by other load; `None` where unknown.
 fn processor() -> Option<f64> {
     std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The best of three, in milliseconds of processor time.
+/// The best of three, in milliseconds of CPU time.
 fn best<R>(mut work: impl FnMut() -> R) -> (f64, R) {
     let mut run = || {
         let (clock, before) = (Instant::now(), processor());

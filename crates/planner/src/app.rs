@@ -15,12 +15,13 @@ pub struct Units(pub usize);
 pub struct Probability(f64);
 
 impl Probability {
-    /// Accepts 0 ≤ p < 1: an application that never pauses has no bursts, and its chain need not have one answer.
+    /// Accepts 0 ≤ p < 1: an application that never pauses has no bursts, and its chain may have no unique
+    /// solution.
     pub fn new(p: f64) -> Result<Probability, Error> {
         if (0.0..1.0).contains(&p) { Ok(Probability(p)) } else { Err(Error::Probability(p)) }
     }
 
-    /// The number.
+    /// The value.
     #[must_use]
     pub fn get(self) -> f64 {
         self.0
@@ -37,41 +38,41 @@ impl Fraction {
         if (0.0..=1.0).contains(&f) { Ok(Fraction(f)) } else { Err(Error::Fraction(f)) }
     }
 
-    /// The number.
+    /// The value.
     #[must_use]
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// This share of `whole`, rounded down. A share that was meant to be a whole number stays one: 0.29 of 100 is
-    /// 29, although the product in floating point is a hair below.
+    /// This share of `whole`, rounded down. Tolerates rounding errors: 0.29 of 100 is 29, although the
+    /// product in floating point is slightly below.
     #[must_use]
     pub fn of(self, whole: Units) -> Units {
         Units((self.0 * whole.0 as f64 * (1.0 + 4.0 * f64::EPSILON)) as usize)
     }
 }
 
-/// Which way an application's data takes.
+/// How an application's data reaches the back end.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Route {
-    /// To the back end while it keeps up, the excess to the buffer.
+    /// To the back end within its bandwidth, the excess to the buffer.
     #[default]
     Overflow,
     /// Always through the buffer.
     Buffer,
-    /// Never through the buffer; it has the first claim on the back end.
+    /// Never through the buffer; it uses the back end first.
     Direct,
 }
 
-/// What an application does with its bursts.
+/// The kind of an application's bursts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Content {
     /// Writes data that must reach the back end.
     #[default]
     Write,
-    /// Writes checkpoints: each burst makes what is left of the previous one in the buffer worthless.
+    /// Writes checkpoints: each burst supersedes the rest of the previous one in the buffer.
     Checkpoint,
-    /// Reads, with its next bursts fetched ahead into the buffer.
+    /// Reads, with the next bursts prefetched into the buffer.
     PrefetchedRead,
     /// Reads on demand.
     Read,
@@ -80,7 +81,7 @@ pub enum Content {
 /// One application: in each time unit it moves `b` units with probability `p`.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct App {
-    /// For people.
+    /// Its name, for display.
     pub name: String,
     /// Share of time units with I/O.
     pub p: Probability,
@@ -90,9 +91,9 @@ pub struct App {
     pub period: Option<f64>,
     /// Relative half-width of the noise on each burst and pause.
     pub jitter: f64,
-    /// The way of its data.
+    /// How its data reaches the back end.
     pub route: Route,
-    /// What the data is.
+    /// The kind of data.
     pub content: Content,
 }
 
@@ -102,8 +103,8 @@ impl App {
         Ok(App { name: name.into(), p: Probability::new(p)?, b: Units(b), ..App::default() })
     }
 
-    /// The way its data takes in the model. Read-ahead mirrors write-behind: stock that was taken out and not yet
-    /// replaced stands where data that came in and did not yet leave would stand. A read on demand cannot be put off.
+    /// The route of its data in the model. Prefetching mirrors write-behind: consumed stock that is not yet
+    /// replaced corresponds to written data that is not yet drained. A read on demand cannot be deferred.
     #[must_use]
     pub fn effective_route(&self) -> Route {
         match self.content {
@@ -126,14 +127,14 @@ impl App {
     }
 }
 
-/// The platform: what drains, what buffers.
+/// The platform: back end and buffer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Platform {
-    /// Of the back end.
+    /// Bandwidth of the back end.
     pub bandwidth: Units,
-    /// Of the buffer.
+    /// Capacity of the buffer.
     pub capacity: Units,
-    /// Below this share of the capacity the buffer is left alone; 0 empties it whenever there is bandwidth.
+    /// Below this share of the capacity the buffer does not drain; 0 drains it whenever there is bandwidth.
     pub threshold: Fraction,
 }
 

@@ -1,4 +1,4 @@
-//! Weighted Chernoff bounds on the load: quick, always right, never tight. They are here to be compared with.
+//! Weighted Chernoff bounds on the load: fast and valid, but not tight. For comparison only.
 
 use crate::App;
 
@@ -12,7 +12,7 @@ pub struct Chernoff {
 }
 
 impl Chernoff {
-    /// Reads the three numbers the bounds need.
+    /// Computes the three numbers that the bounds need.
     #[must_use]
     pub fn of(apps: &[App]) -> Chernoff {
         let b = |app: &App| app.b.0 as f64;

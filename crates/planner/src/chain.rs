@@ -1,8 +1,9 @@
 //! The Markov chain of the occupancy. States 0 … S are normal; states above S are overflows, in which every
-//! application stands still for a time unit while the buffer drains at full bandwidth.
+//! application stalls for a time unit while the buffer drains at full bandwidth.
 //!
-//! An overflow has exactly one way on, so the solver only sees the normal states: a move that ends above S is
-//! followed down, bandwidth by bandwidth, to the first normal state. The overflow states are put back afterwards.
+//! An overflow state has exactly one successor, so the solver only sees the normal states: a move that ends
+//! above S is followed down, bandwidth by bandwidth, to the first normal state. The overflow states are added
+//! back afterwards.
 
 use crate::steps::Law;
 use crate::{App, Error, MAX_STATES, Platform, Steps, Units};
@@ -16,7 +17,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Builds the chain; with a threshold of 0 that of eager emptying, otherwise that of lazy emptying.
+    /// Builds the chain; with a threshold of 0 for eager draining, otherwise for lazy draining.
     pub fn of(apps: &[App], platform: &Platform) -> Result<Chain, Error> {
         if apps.is_empty() {
             return Err(Error::NoApplication);
@@ -24,7 +25,7 @@ impl Chain {
         Chain::with(Steps::of(apps, platform.bandwidth)?, platform.capacity, platform.threshold_units())
     }
 
-    /// Builds the chain over laws that are known already, so that a sweep computes them once.
+    /// Builds the chain from precomputed laws, so that a sweep computes them once.
     pub fn with(steps: Steps, capacity: Units, threshold: Units) -> Result<Chain, Error> {
         let states = capacity.0.saturating_add(steps.reach()).saturating_add(1);
         if states > MAX_STATES {
@@ -96,8 +97,8 @@ impl Chain {
         (self.capacity + 1).saturating_sub(self.bandwidth())
     }
 
-    /// Adds the moves of `weight` spread over states `first` … to `into`, which starts at state `base` and covers
-    /// everything in reach.
+    /// Adds the moves of `weight`, spread over states `first` …, to `into`, which starts at state `base` and
+    /// covers all reachable states.
     pub(crate) fn scatter(
         &self,
         first: usize,
@@ -113,7 +114,7 @@ impl Chain {
         let lazy = self.threshold.saturating_sub(first).min(weight.len());
         spread(&weight[..lazy], &self.steps.lazy.mass, wide);
         spread(&weight[lazy..], &self.steps.eager.mass, &mut wide[lazy..]);
-        // `wide[x]` is what arrives at state first + x − b.
+        // `wide[x]` is the probability that arrives at state first + x − b.
         let floor = (b + 1).saturating_sub(first).min(wide.len());
         let ceiling = (self.capacity + 1 + b).saturating_sub(first).min(wide.len()).max(floor);
         if floor > 0 {
@@ -135,7 +136,8 @@ impl Chain {
     pub(crate) fn fill(&self, from: usize, low: usize, high: usize, into: &mut [f64]) {
         let b = self.bandwidth();
         let law = &self.law(from).mass;
-        // Moves that stay at or below the capacity hit [low, high] as one run; only 0 and the landings gather more.
+        // Moves that stay at or below the capacity fill [low, high] as one run; only 0 and the landings
+        // accumulate more.
         let plain_low = if low == 0 { 0 } else { (low + b).saturating_sub(from) };
         let plain_high = (high.min(self.capacity) + b + 1).saturating_sub(from).min(law.len());
         for (i, m) in law.iter().enumerate().take(plain_high).skip(plain_low) {
@@ -165,7 +167,7 @@ impl Chain {
         under + (over..law.mass.len()).filter(escapes).map(|i| law.mass[i]).sum::<f64>()
     }
 
-    /// The same chain without moves that together are rarer than `negligible`.
+    /// The same chain without moves whose total probability is below `negligible`.
     pub(crate) fn without(&self, negligible: f64) -> Chain {
         Chain { steps: self.steps.without(negligible), ..*self }
     }
@@ -181,7 +183,7 @@ fn spread(weight: &[f64], law: &[f64], out: &mut [f64]) {
             let (a, b, c, d) = (w[0], w[1], w[2], w[3]);
             let out = &mut out[x..x + n + 3];
             for k in 0..3 {
-                // The ragged ends: out[k] for k < 3 and out[n + k].
+                // The partial ends: out[k] for k < 3 and out[n + k].
                 out[k] += (0..=k).map(|s| w[s] * law[k - s]).sum::<f64>();
                 out[n + k] += (k + 1..4).map(|s| w[s] * law[n + k - s]).sum::<f64>();
             }
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_at_a_time_equals_one_at_a_time() {
+    fn blocked_convolution_equals_the_scalar_one() {
         for n in 1..9 {
             for len in 0..11 {
                 let law: Vec<f64> = (0..n).map(|i| f64::from(i + 1)).collect();

@@ -1,13 +1,13 @@
-//! What a buffer costs and how long its devices last.
+//! Price of a buffer, and lifetime of its devices.
 
 use crate::{Metrics, Units};
 
-/// Prices and scales.
+/// Prices and units.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prices {
-    /// Of one TB of buffer.
+    /// Price of one TB of buffer.
     pub per_tb: f64,
-    /// How often the whole capacity can be written before the devices are worn out.
+    /// How often the whole capacity can be written before the devices wear out.
     pub endurance: Option<f64>,
     /// Bytes in one data unit.
     pub unit_bytes: f64,
@@ -15,23 +15,23 @@ pub struct Prices {
     pub unit_seconds: f64,
 }
 
-/// The bill.
+/// Cost of a buffer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Cost {
     /// Size of the buffer in TB.
     pub terabytes: f64,
-    /// What it costs to buy.
+    /// Purchase price.
     pub price: f64,
     /// TB written into it per day.
     pub written_per_day: f64,
     /// Times its whole capacity is written per day.
     pub drive_writes_per_day: f64,
-    /// Years until its endurance is used up; nothing without an endurance or without writes.
+    /// Years until its endurance is used up; `None` without an endurance or without writes.
     pub years: Option<f64>,
 }
 
 impl Cost {
-    /// The bill for `capacity` used as `metrics` say.
+    /// The cost of `capacity` with the use that `metrics` describe.
     #[must_use]
     pub fn of(capacity: Units, metrics: &Metrics, prices: &Prices) -> Cost {
         let terabytes = capacity.0 as f64 * prices.unit_bytes / 1e12;

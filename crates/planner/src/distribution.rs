@@ -9,8 +9,8 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Adds the applications one after the other. Every step only mixes non-negative numbers, so each entry is
-    /// exact to a few units in its last place however small it is.
+    /// Adds the applications one after the other. Every step only mixes non-negative numbers, so each entry
+    /// is exact to a few units in the last place, however small it is.
     pub fn of<'a>(apps: impl IntoIterator<Item = &'a App>) -> Result<Distribution, Error> {
         let mut mass = vec![1.0];
         for app in apps {
@@ -23,7 +23,7 @@ impl Distribution {
                 return Err(Error::TooLarge { states, limit: MAX_STATES });
             }
             mass.resize(states, 0.0);
-            // Downwards, so that no entry meets this application twice.
+            // Downwards, so that no entry includes this application twice.
             for k in (0..mass.len()).rev() {
                 let with = if k >= b { p * mass[k - b] } else { 0.0 };
                 mass[k] = (1.0 - p) * mass[k] + with;

@@ -1,28 +1,28 @@
-//! What can go wrong while planning.
+//! Planning errors.
 
 use std::fmt;
 
-/// A plan that cannot be made, and why.
+/// Why a plan cannot be computed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Error {
     /// A probability outside [0, 1).
     Probability(f64),
     /// A threshold outside [0, 1].
     Fraction(f64),
-    /// There is nothing to plan for.
+    /// There are no applications.
     NoApplication,
-    /// The back end takes nothing, so nothing ever drains.
+    /// The back end has no bandwidth, so the buffer never drains.
     NoBandwidth,
-    /// The model would have more states than this machine should be asked to hold.
+    /// The model would have more states than the limit.
     TooLarge {
-        /// States that the input asks for.
+        /// The number of states.
         states: usize,
-        /// States that are accepted.
+        /// The limit.
         limit: usize,
     },
-    /// The stationary distribution could not be found to the promised residual.
+    /// The stationary distribution did not reach the required residual.
     NotConverged {
-        /// What was reached: the total absolute imbalance of all states.
+        /// The residual: the total absolute imbalance of all states.
         residual: f64,
     },
 }

@@ -1,12 +1,13 @@
-//! Discrete events: applications that alternate pauses and bursts of nearly constant length, in continuous time.
+//! Discrete-event simulation: applications that alternate pauses and bursts of nearly constant length, in
+//! continuous time.
 //!
-//! It knows what the Markov chain leaves out, memory: a burst that has begun goes on. Comparing both says how far
-//! the chain may be trusted.
+//! Unlike the Markov chain it has memory: a burst that has begun continues. Comparing both shows how far the
+//! chain can be trusted.
 
 use crate::steps::RESTLESS;
 use crate::{App, Error, Estimate, Platform, Rng, Route};
 
-/// How much to simulate.
+/// Extent of the simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Effort {
     /// Independent runs with random starts.
@@ -21,12 +22,12 @@ impl Default for Effort {
     }
 }
 
-/// What the runs showed, as shares of the elapsed time.
+/// Results of the runs, as shares of the elapsed time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Observed {
-    /// All applications stood still.
+    /// Time in which all applications stalled.
     pub idle: Estimate,
-    /// The buffer was not being emptied.
+    /// Time in which the buffer did not drain.
     pub quiet: Estimate,
     /// Mean content of the buffer.
     pub occupancy: Estimate,
@@ -60,7 +61,7 @@ pub fn simulate(
 struct Source<'a> {
     app: &'a App,
     bursting: bool,
-    /// When the present burst or pause ends.
+    /// When the current burst or pause ends.
     until: f64,
 }
 
@@ -79,9 +80,9 @@ struct World<'a> {
     capacity: f64,
     threshold: f64,
     now: f64,
-    /// When it is next decided whether the buffer is emptied.
+    /// When to decide next whether the buffer drains.
     tick: f64,
-    emptying: bool,
+    draining: bool,
     held: f64,
     idle: f64,
     quiet: f64,
@@ -105,7 +106,7 @@ impl<'a> World<'a> {
             threshold,
             now: 0.0,
             tick: if threshold > 0.0 { 0.0 } else { f64::INFINITY },
-            emptying: true,
+            draining: true,
             held: 0.0,
             idle: 0.0,
             quiet: 0.0,
@@ -120,7 +121,7 @@ impl<'a> World<'a> {
             self.flow(next - self.now);
             self.now = next;
             if self.now >= self.tick {
-                self.emptying = self.held >= self.threshold || rng.chance(RESTLESS);
+                self.draining = self.held >= self.threshold || rng.chance(RESTLESS);
                 self.tick += 1.0;
             }
             if self.now >= end {
@@ -138,7 +139,7 @@ impl<'a> World<'a> {
         ends.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
     }
 
-    /// Lets everything flow for `time` without a change of rates.
+    /// Advances by `time` with constant rates.
     fn flow(&mut self, time: f64) {
         let rate = |route| -> f64 {
             let of = self.sources.iter().filter(|s| s.bursting && s.app.effective_route() == route);
@@ -147,9 +148,9 @@ impl<'a> World<'a> {
         let free = (self.bandwidth - rate(Route::Direct)).max(0.0);
         let overflow = rate(Route::Overflow);
         let arrives = rate(Route::Buffer) + (overflow - free).max(0.0);
-        let leaves = if self.emptying { (free - overflow).max(0.0) } else { 0.0 };
+        let leaves = if self.draining { (free - overflow).max(0.0) } else { 0.0 };
         let net = arrives - leaves;
-        // The time until it is empty, if it gets there.
+        // The time until the buffer is empty, if it becomes empty.
         let busy = if net < 0.0 { (self.held / -net).min(time) } else { time };
         let after = if net < 0.0 && busy < time { 0.0 } else { (self.held + net * time).max(0.0) };
         self.area += (self.held + after) / 2.0 * busy;
@@ -157,7 +158,7 @@ impl<'a> World<'a> {
         self.held = after;
     }
 
-    /// Everyone stands still for one time unit while the buffer drains.
+    /// All applications stall for one time unit while the buffer drains.
     fn stop(&mut self) {
         self.area += self.capacity;
         self.idle += 1.0;

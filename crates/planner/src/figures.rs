@@ -1,7 +1,7 @@
-//! The data behind five figures of the sizing model, and what is claimed about each, checked.
+//! The data of five figures of the sizing model, and checks of the claims about each.
 //!
-//! Bandwidth 100; random sets of applications over the largest share of time `p_max` and the load factor `alpha` =
-//! mean load / bandwidth.
+//! Bandwidth 100; random sets of applications by the largest share of time `p_max` and the load factor
+//! `alpha` = mean load / bandwidth.
 
 use crate::{
     App, Chain, Chernoff, Distribution, Effort, Error, Estimate, Fraction, Metrics, Platform, Recipe, Rng,
@@ -12,19 +12,20 @@ use crate::{
 pub const FIGURE_BANDWIDTH: usize = 100;
 /// Random sets over which idle and quiet times are averaged.
 const SETS: u64 = 3;
-/// `p_max` and the shortest period times `p_max` at which bursts match the chain's independent time units best.
+/// `p_max` and the shortest period times `p_max` at which bursts match the chain's independent time units
+/// best.
 pub const SUITABLE: [(f64, f64); 4] = [(0.1, 1.25), (0.2, 1.5), (0.5, 2.25), (1.0, 5.0)];
 
-/// A sentence about a figure, and whether the data bears it out.
+/// A claim about a figure, and whether the data confirms it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Claim {
     /// Which figure.
     pub figure: u8,
-    /// The sentence.
+    /// The claim.
     pub text: &'static str,
-    /// The verdict.
+    /// Whether it holds.
     pub holds: bool,
-    /// The numbers behind it.
+    /// The numbers.
     pub detail: String,
 }
 
@@ -105,7 +106,7 @@ pub fn figure2(seed: u64) -> Result<Vec<LoadPanel>, Error> {
         .collect()
 }
 
-/// What is claimed about figure 2.
+/// The claims about figure 2.
 #[must_use]
 pub fn claims2(panels: &[LoadPanel]) -> Vec<Claim> {
     let right = panels.iter().all(|p| {
@@ -161,7 +162,7 @@ pub fn figure3(seed: u64) -> Result<Vec<Panel<(f64, f64)>>, Error> {
     Ok(panels)
 }
 
-/// What is claimed about figure 3.
+/// The claims about figure 3.
 #[must_use]
 pub fn claims3(panels: &[Panel<(f64, f64)>]) -> Vec<Claim> {
     let falls = panels.iter().all(|p| p.points.windows(2).all(|w| w[1].1 <= w[0].1 + 1e-12));
@@ -195,8 +196,8 @@ pub fn claims3(panels: &[Panel<(f64, f64)>]) -> Vec<Claim> {
     ]
 }
 
-/// Figure 4: the chain against discrete events, 20 applications, 15 runs of 1000 time units. `stretch` multiplies the
-/// suitable periods, to see what unsuitable ones do.
+/// Figure 4: the chain against discrete events, 20 applications, 15 runs of 1000 time units. `stretch`
+/// multiplies the suitable periods, to show the effect of unsuitable ones.
 pub fn figure4(seed: u64, stretch: f64) -> Result<Vec<Panel<Fit>>, Error> {
     let mut panels = Vec::new();
     for (p_max, burst) in SUITABLE {
@@ -220,7 +221,7 @@ pub fn figure4(seed: u64, stretch: f64) -> Result<Vec<Panel<Fit>>, Error> {
     Ok(panels)
 }
 
-/// What is claimed about figure 4.
+/// The claims about figure 4.
 #[must_use]
 pub fn claims4(suitable: &[Panel<Fit>], unsuitable: &[Panel<Fit>]) -> Vec<Claim> {
     let cells: Vec<&Fit> = suitable.iter().flat_map(|p| &p.points).collect();
@@ -277,7 +278,7 @@ pub fn figure56(seed: u64) -> Result<Vec<Panel<Lazy>>, Error> {
     Ok(panels)
 }
 
-/// What is claimed about figures 5 and 6.
+/// The claims about figures 5 and 6.
 #[must_use]
 pub fn claims56(panels: &[Panel<Lazy>]) -> Vec<Claim> {
     let at = |p: &Panel<Lazy>, tenth: usize| p.points[tenth];

@@ -1,37 +1,37 @@
-//! Profiles from reality: what wrote how much when, turned into rates, burst lengths and periods.
+//! Fits application profiles to recorded I/O: rates, burst lengths and periods.
 
 use std::collections::BTreeMap;
 
-/// One record: at `time` (seconds), `job` had moved `bytes` more.
+/// One record: `job` moved `bytes` more at `time` (seconds).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
-    /// Seconds since any fixed moment.
+    /// Seconds since an arbitrary start.
     pub time: f64,
-    /// Who.
+    /// The job.
     pub job: String,
-    /// How much.
+    /// Number of bytes.
     pub bytes: f64,
 }
 
-/// What one job does, in seconds and bytes.
+/// I/O profile of one job, in seconds and bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Profile {
-    /// Who.
+    /// The job.
     pub job: String,
     /// Bytes per second within a burst.
     pub rate: f64,
-    /// Seconds a burst lasts.
+    /// Length of a burst in seconds.
     pub burst: f64,
     /// Seconds from burst to burst.
     pub period: f64,
     /// Relative spread of the periods.
     pub jitter: f64,
-    /// Bursts seen.
+    /// Number of bursts.
     pub bursts: usize,
 }
 
 impl Profile {
-    /// Share of time with I/O. A job that never paused is given the largest share that still is one.
+    /// Share of time with I/O. A job that never pauses gets the largest valid share.
     #[must_use]
     pub fn share(&self) -> f64 {
         (self.burst / self.period).min(0.999)
@@ -41,9 +41,9 @@ impl Profile {
 /// Gaps longer than this many times the usual gap separate bursts.
 const APART: f64 = 3.0;
 
-/// Fits every job that moved anything, in the order of their names. Records of one job that follow each other
-/// closely are one burst; a job whose records are all equally far apart wrote one burst per record, each as long as
-/// `shortest` seconds.
+/// Fits every job that moved data, in the order of their names. Records of a job in close succession are one
+/// burst; a job whose records are all equally far apart wrote one burst per record, each of `shortest`
+/// seconds.
 #[must_use]
 pub fn fit(samples: &[Sample], shortest: f64) -> Vec<Profile> {
     let mut jobs: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
@@ -60,7 +60,7 @@ fn profile(job: &str, mut records: Vec<(f64, f64)>, shortest: f64, whole: f64) -
     records.sort_by(|a, b| a.0.total_cmp(&b.0));
     let bytes: f64 = records.iter().map(|r| r.1).sum();
     let bursts = cluster(&records.iter().map(|r| r.0).collect::<Vec<_>>());
-    // A burst of records lasts until its last one is over, which takes as long as they are apart.
+    // A burst lasts until its last record is over; a record lasts as long as the records are apart.
     let lengths: Vec<f64> = bursts
         .iter()
         .map(|times| {
@@ -83,7 +83,8 @@ fn profile(job: &str, mut records: Vec<(f64, f64)>, shortest: f64, whole: f64) -
     }
 }
 
-/// Groups sorted times into bursts, at the widest relative jump between one gap length and the next longer one.
+/// Groups sorted times into bursts, at the widest relative jump between one gap length and the next longer
+/// one.
 fn cluster(times: &[f64]) -> Vec<Vec<f64>> {
     let mut gaps: Vec<f64> = times.windows(2).map(|w| w[1] - w[0]).filter(|gap| *gap > 0.0).collect();
     gaps.sort_by(f64::total_cmp);
@@ -102,7 +103,7 @@ fn cluster(times: &[f64]) -> Vec<Vec<f64>> {
     bursts
 }
 
-/// The middle value; 0 of nothing.
+/// The median; 0 for an empty list.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_rates_and_periods_are_found_again() {
+    fn bursts_rates_and_periods_are_recovered() {
         for (burst, period, bytes, bursts) in
             [(5, 60, 1e9, 10), (30, 600, 2e9, 8), (2, 11, 5e6, 30), (1, 600, 7e9, 12), (10, 25, 1e3, 40)]
         {
@@ -139,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_never_pauses_keeps_a_share_below_one() {
+    fn job_without_pauses_has_a_share_below_one() {
         let found = &fit(&job("j", 100, 100, 1e6, 1), 1.0)[0];
         assert!(found.share() < 1.0 && found.share() > 0.99, "{found:?}");
     }
 
     #[test]
-    fn jobs_are_kept_apart_and_nothing_is_made_of_nothing() {
+    fn jobs_are_fitted_separately_and_silent_ones_skipped() {
         let mut samples = job("b", 5, 60, 1e9, 10);
         samples.extend(job("a", 2, 30, 1e6, 20));
         samples.push(Sample { time: 1.0, job: "silent".into(), bytes: 0.0 });

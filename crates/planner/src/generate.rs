@@ -1,16 +1,16 @@
-//! Random sets of applications to plan with: shares of time uniform up to a maximum, rates uniform and rescaled to a
-//! wanted mean load, periods that keep bursts near one time unit.
+//! Random sets of applications: shares of time uniform up to a maximum, rates uniform and rescaled to a given
+//! mean load, periods that keep bursts near one time unit.
 
 use crate::{App, Error, Rng, Units};
 
-/// What kind of set to generate.
+/// Parameters of a set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Recipe {
     /// Number of applications.
     pub count: usize,
     /// Largest share of time an application spends on I/O.
     pub p_max: f64,
-    /// Wanted mean load.
+    /// Target mean load.
     pub load: f64,
     /// The shortest period times `p_max`: how many time units a long burst lasts.
     pub burst: f64,
@@ -19,8 +19,8 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Generates one set. Rates are rounded to whole units one after the other with the error carried on, so that
-    /// the mean load stays within half an application's unit of the wanted one.
+    /// Generates one set. Rates are rounded to whole units one after the other with the error carried over,
+    /// so that the mean load stays within half an application's unit of the target.
     pub fn generate(&self, rng: &mut Rng) -> Result<Vec<App>, Error> {
         if self.count == 0 {
             return Err(Error::NoApplication);

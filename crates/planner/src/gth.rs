@@ -1,6 +1,6 @@
-//! Direct solution of a banded chain by the elimination of Grassmann, Taksar and Heyman: states are removed one
-//! after the other, only sums and products of non-negative numbers occur, and each stationary probability comes out
-//! with a small relative error however small it is.
+//! Direct solution of a banded chain by the elimination of Grassmann, Taksar and Heyman: states are removed
+//! one after the other, only sums and products of non-negative numbers occur, and each stationary probability
+//! has a small relative error however small it is.
 
 use crate::Error;
 
@@ -24,12 +24,13 @@ impl Band {
         &mut self.cells[start + low - row..=start + high - row]
     }
 
-    /// Where column `column` of `row` is kept.
+    /// The index of column `column` of `row`.
     fn at(&self, row: usize, column: usize) -> usize {
         row * (self.below + self.above + 1) + self.below + column - row
     }
 
-    /// The stationary distribution of the chain with these transition probabilities. Self-loops do not matter.
+    /// The stationary distribution of the chain with these transition probabilities. Self-loops do not
+    /// matter.
     pub(crate) fn stationary(mut self) -> Result<Vec<f64>, Error> {
         for gone in (1..self.size).rev() {
             let (from, to) = (gone.saturating_sub(self.below), gone);

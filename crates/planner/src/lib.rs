@@ -1,14 +1,14 @@
-//! Sizing: how large must the buffer be, and when should it empty?
+//! Sizing: how large the buffer must be, and when it should drain.
 //!
-//! Applications write bursts; in each time unit application *i* moves *bᵢ* units of data with probability *pᵢ*. From
-//! that follow the exact distribution of the load, the Markov chain of the buffer's occupancy, and every answer an
-//! architect wants: how long applications stand still, how often the buffer overflows, how full it is.
+//! Applications write bursts: in each time unit application *i* moves *bᵢ* units of data with probability
+//! *pᵢ*. From that follow the exact distribution of the load, the Markov chain of the buffer's occupancy, and
+//! the metrics for planning: how long applications stall, how often the buffer overflows, how full it is.
 //!
-//! **Invariant**: numbers in, numbers out. In whole model units the answers are exact; what is estimated (simulations)
-//! carries its confidence interval, and an iterated answer is accepted by its residual.
+//! **Invariant**: numbers in, numbers out. In whole model units the results are exact; simulated results
+//! carry a confidence interval, and an iterated result is accepted by its residual.
 //!
-//! **Deliberately absent**: files, clocks, threads, randomness without a seed, pictures, human units (the command line
-//! translates both ways).
+//! **Deliberately absent**: files, clocks, threads, randomness without a seed, pictures, human units (the
+//! command line converts both ways).
 
 #![forbid(unsafe_code)]
 
@@ -27,9 +27,9 @@ mod metrics;
 mod rng;
 mod search;
 mod sensitivity;
-mod several;
 mod slots;
 mod solve;
+mod split;
 mod stats;
 mod steps;
 
@@ -50,8 +50,8 @@ pub use metrics::Metrics;
 pub use rng::Rng;
 pub use search::{Choice, Weights, best_threshold, smallest_capacity, solve_at};
 pub use sensitivity::{Influence, sensitivity};
-pub use several::{Part, mean_idle, split};
 pub use slots::{Thrown, Throws, throw};
 pub use solve::{RESIDUAL, Stationary, stationary};
+pub use split::{Part, mean_idle, split};
 pub use stats::Estimate;
 pub use steps::{RESTLESS, Steps};

@@ -1,30 +1,30 @@
-//! What the stationary distribution says about the service.
+//! Metrics from the stationary distribution.
 
 use crate::{Chain, Error, Stationary, stationary};
 
-/// The answers of one chain, as shares of time.
+/// The metrics of one chain, as shares of time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Metrics {
-    /// Time in overflow states: every application stands still.
+    /// Time in overflow states: every application stalls.
     pub idle: f64,
-    /// Time in which the buffer is not emptied: its occupancy stays or grows.
+    /// Time in which the buffer does not drain: its occupancy stays or grows.
     pub quiet: f64,
     /// Probability that a time unit takes the buffer from a normal state into an overflow.
     pub overflow: f64,
-    /// Mean occupancy, with what waits in an overflow counted as if it were inside.
+    /// Mean occupancy, including the excess of overflow states.
     pub mean_occupancy: f64,
-    /// Mean of what is really inside: never more than the capacity.
+    /// Mean stored amount: never more than the capacity.
     pub mean_stored: f64,
     /// Mean amount written into the buffer per time unit.
     pub written: f64,
-    /// Direct traffic above the bandwidth, as a share of time that it needs on top.
+    /// Direct traffic above the bandwidth, as extra time that it needs.
     pub direct_wait: f64,
-    /// The distribution behind all this.
+    /// The stationary distribution.
     pub stationary: Stationary,
 }
 
 impl Metrics {
-    /// Solves the chain and reads the answers off.
+    /// Solves the chain and computes the metrics.
     pub fn of(chain: &Chain) -> Result<Metrics, Error> {
         let stationary = stationary(chain)?;
         let (s, b, steps) = (chain.capacity(), chain.bandwidth(), chain.steps());
@@ -54,7 +54,7 @@ impl Metrics {
         let mut sum = 0.0;
         let reached = self.stationary.pi.iter().position(|pi| {
             sum += pi;
-            // A sum of many terms falls short of the true one by rounding.
+            // Rounding makes a sum of many terms fall short of the true one.
             sum >= q - 1e-12
         });
         reached.unwrap_or(self.stationary.pi.len() - 1)

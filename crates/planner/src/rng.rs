@@ -1,4 +1,4 @@
-//! Reproducible random numbers from a seed: SplitMix64 to open, xoshiro256++ to run.
+//! Reproducible random numbers from a seed: SplitMix64 for seeding, then xoshiro256++.
 
 /// A generator. Equal seeds give equal sequences on every machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -7,7 +7,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Opens the sequence of `seed`.
+    /// The generator of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Rng {
         let mut x = seed;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_numbers_are_the_published_ones() {
+    fn first_numbers_match_the_reference_implementation() {
         // xoshiro256++ from the state 1, 2, 3, 4.
         let mut rng = Rng { state: [1, 2, 3, 4] };
         let first: Vec<u64> = (0..4).map(|_| rng.bits()).collect();

@@ -1,18 +1,18 @@
-//! Turning the question round: the smallest buffer for a wanted idle time, the best threshold for given wishes.
+//! Inverse problems: the smallest buffer for a target idle time, the best threshold for given weights.
 
 use crate::{Chain, Error, Fraction, Metrics, Steps, Units};
 
-/// What an architect weighs: a unit of idle time against a unit of quiet time.
+/// Weights of idle time and quiet time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Weights {
-    /// How bad idle time is.
+    /// Penalty of idle time.
     pub idle: f64,
-    /// How good quiet time is.
+    /// Reward of quiet time.
     pub quiet: f64,
 }
 
 impl Default for Weights {
-    /// Idle time stops every application, quiet time only spares devices.
+    /// Idle time stalls every application, quiet time only spares devices.
     fn default() -> Weights {
         Weights { idle: 10.0, quiet: 1.0 }
     }
@@ -24,22 +24,22 @@ impl Weights {
     }
 }
 
-/// A threshold and what it gives.
+/// A threshold and its metrics.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
     /// Share of the capacity.
     pub threshold: Fraction,
-    /// The chain's answers with it.
+    /// The chain's metrics with it.
     pub metrics: Metrics,
 }
 
-/// Solves one capacity and threshold over known laws.
+/// Solves one capacity and threshold with precomputed laws.
 pub fn solve_at(steps: &Steps, capacity: Units, threshold: Fraction) -> Result<Metrics, Error> {
     Metrics::of(&Chain::with(steps.clone(), capacity, threshold.of(capacity))?)
 }
 
-/// The smallest capacity up to `limit` whose idle time is at most `target`, or nothing. Doubles, then halves: idle
-/// time falls with the capacity.
+/// The smallest capacity up to `limit` whose idle time is at most `target`, if there is one. Doubles, then
+/// bisects: idle time falls with the capacity.
 pub fn smallest_capacity(
     steps: &Steps,
     threshold: Fraction,
@@ -51,7 +51,7 @@ pub fn smallest_capacity(
     if fits(0)? {
         return Ok(Some(Units(0)));
     }
-    // With more load than bandwidth, this much idle time remains however large the buffer is.
+    // With more load than bandwidth, this idle time remains however large the buffer is.
     if steps.unavoidable_idle() > target {
         return Ok(None);
     }
@@ -69,8 +69,8 @@ pub fn smallest_capacity(
     Ok(Some(Units(high)))
 }
 
-/// The threshold with the best score among those that keep idle time within `most_idle`, in steps of one percent:
-/// first every fifth, then the neighbours of the best. Of equals the smallest wins.
+/// The threshold with the best score among those that keep idle time within `most_idle`, in steps of one
+/// percent: first every fifth, then the neighbours of the best. Ties go to the smallest.
 pub fn best_threshold(
     steps: &Steps,
     capacity: Units,

@@ -1,4 +1,4 @@
-//! Which application matters: what the idle time would be without it, and if it wrote more often.
+//! Influence of each application: the idle time without it, and with more frequent bursts.
 
 use crate::{App, Chain, Error, Metrics, Platform, Probability};
 
@@ -9,9 +9,9 @@ pub struct Influence {
     pub name: String,
     /// Its share of the mean load.
     pub load_share: f64,
-    /// Idle time if it did not run.
+    /// Idle time without it.
     pub idle_without: f64,
-    /// Idle time if it wrote a tenth more often.
+    /// Idle time with bursts a tenth more frequent.
     pub idle_more: f64,
 }
 
@@ -24,7 +24,7 @@ pub fn sensitivity(apps: &[App], platform: &Platform) -> Result<Vec<Influence>, 
     for (i, app) in apps.iter().enumerate() {
         changed[i].p = Probability::default();
         let idle_without = idle(&changed)?;
-        // Never quite always: p stays a probability below one.
+        // p must stay below one.
         changed[i].p = Probability::new((app.p.get() * 1.1).min((1.0 + app.p.get()) / 2.0))?;
         let idle_more = idle(&changed)?;
         changed[i] = app.clone();

@@ -1,22 +1,21 @@
-//! Monte Carlo in the chain's own world: whole time units, a fresh throw for every application in each.
+//! Monte Carlo simulation of the chain: whole time units, an independent draw for every application in each.
 //!
-//! It must agree with the chain where both apply, and goes on where the chain's single number is not enough: which
-//! part of the buffer is a checkpoint that the next one makes worthless, and what happens when read-ahead and stored
-//! writes have separate room.
+//! It must agree with the chain where both apply, and covers cases where one occupancy number is not enough:
+//! checkpoints that the next one supersedes, and separate space for prefetched data and stored writes.
 
 use crate::steps::RESTLESS;
 use crate::{App, Content, Error, Estimate, Fraction, Observed, Platform, Rng, Route};
 
-/// How much to throw.
+/// Extent of the simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Throws {
     /// Independent runs.
     pub runs: usize,
-    /// Time units that count in each.
+    /// Time units that count in each run.
     pub units: usize,
     /// Time units before them, to forget the empty start.
     pub warm_up: usize,
-    /// Share of the capacity that only read-ahead may use; everything is shared when absent.
+    /// Share of the capacity reserved for prefetching; all space is shared when absent.
     pub reserve: Option<Fraction>,
 }
 
@@ -26,16 +25,16 @@ impl Default for Throws {
     }
 }
 
-/// What was seen.
+/// Results.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Thrown {
     /// Shares of time and mean content, as in the other simulator.
     pub observed: Observed,
-    /// Share of stored data that was dropped because newer data replaced it.
+    /// Share of stored data that was dropped because newer data superseded it.
     pub dropped: Estimate,
 }
 
-/// Throws, with checkpoints superseding each other.
+/// Runs the simulation, with checkpoints that supersede each other.
 pub fn throw(apps: &[App], platform: &Platform, throws: &Throws, rng: &mut Rng) -> Result<Thrown, Error> {
     if apps.is_empty() {
         return Err(Error::NoApplication);
@@ -72,7 +71,7 @@ struct Count {
 struct Table<'a> {
     apps: &'a [App],
     active: Vec<bool>,
-    /// What the buffer owes the back end, by application: writes to store, stock to fetch.
+    /// Data of each application that the buffer has to move: writes to drain, stock to prefetch.
     held: Vec<f64>,
     bandwidth: f64,
     capacity: f64,
@@ -111,7 +110,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Takes `amount` out, from everyone in proportion.
+    /// Removes `amount`, from all applications in proportion.
     fn drain(&mut self, amount: f64) {
         let total = self.total();
         let keep = if amount >= total { 0.0 } else { 1.0 - amount / total };
@@ -141,8 +140,8 @@ impl<'a> Table<'a> {
         let free = (self.bandwidth - load(Route::Direct)).max(0.0);
         let overflow = load(Route::Overflow);
         let excess = if overflow > free { (overflow - free) / overflow } else { 0.0 };
-        // Decided on what the unit begins with, as the chain does.
-        let emptying = before >= self.threshold || rng.chance(RESTLESS);
+        // Decided on the occupancy at the start of the unit, as in the chain.
+        let draining = before >= self.threshold || rng.chance(RESTLESS);
         for (i, app) in self.apps.iter().enumerate().filter(|(i, _)| self.active[*i]) {
             let share = match app.effective_route() {
                 Route::Buffer => 1.0,
@@ -153,7 +152,7 @@ impl<'a> Table<'a> {
             self.held[i] += stored;
             self.count.stored += stored;
         }
-        if emptying {
+        if draining {
             self.drain((free - overflow).max(0.0));
         }
         self.count.area += before;

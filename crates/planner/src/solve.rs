@@ -1,36 +1,36 @@
 //! The stationary distribution of a chain.
 //!
-//! Small chains are eliminated directly. Large ones are solved block by block (Koury, McAllister, Stewart): the
-//! chain of blocks is eliminated exactly and gives each block its weight, then each block is solved exactly against
-//! the flow from all others. The answer is accepted by its residual, never by a number of rounds; where the rounds do
-//! not settle, the chain is eliminated after all.
+//! Small chains are eliminated directly. Large ones are solved block by block (Koury, McAllister, Stewart):
+//! the chain of blocks is eliminated exactly and gives each block its weight, then each block is solved
+//! exactly against the flow from all others. The result is accepted by its residual, never by a number of
+//! rounds; where the rounds do not converge, the chain is eliminated directly.
 
 use crate::gth::Band;
 use crate::{Chain, Error};
 
-/// The total absolute imbalance ‖πP − π‖₁ up to which an iterated answer is accepted.
+/// The total absolute imbalance ‖πP − π‖₁ up to which an iterated result is accepted.
 pub const RESIDUAL: f64 = 1e-13;
-/// Work (multiply-adds) up to which elimination of the whole chain is the quicker way.
+/// Work (multiply-adds) up to which elimination of the whole chain is faster.
 const DIRECT: usize = 20_000_000;
-/// Estimated error of an iterated answer at which the rounds end.
+/// Estimated error of an iterated result at which the rounds end.
 const AHEAD: f64 = 1e-13;
 const BLOCK: usize = 64;
-/// Rounds before the estimate is believed: a slow remainder hides behind the first quick gains.
+/// Rounds before the estimate is trusted: fast initial progress can hide a slow component.
 const FEWEST: usize = 6;
 const ROUNDS: usize = 200;
-/// Loads rarer than this all together are merged into the largest one kept, when iterating.
+/// When iterating, loads whose total probability is below this are merged into the largest load kept.
 const NEGLIGIBLE: f64 = 1e-17;
-/// Blocks lighter than this keep the shape of the first rounds: nobody can tell.
+/// Blocks lighter than this keep the shape of the first rounds; the effect is not measurable.
 const FAINT: f64 = 1e-20;
 
-/// A stationary distribution and how it was found.
+/// A stationary distribution and how it was computed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stationary {
     /// Probability of each state, normal and overflow.
     pub pi: Vec<f64>,
     /// ‖πP − π‖₁ over the normal states, measured.
     pub residual: f64,
-    /// Rounds of the iteration; 0 when eliminated directly.
+    /// Rounds of the iteration; 0 for direct elimination.
     pub rounds: usize,
 }
 
@@ -75,7 +75,7 @@ fn imbalance(chain: &Chain, pi: &[f64]) -> f64 {
     next.iter().zip(pi).map(|(a, b)| (a - b).abs()).sum()
 }
 
-/// Puts the overflow states back: each is entered by a normal state's move or from the overflow above it.
+/// Adds the overflow states: each is entered from a normal state or from the overflow state above it.
 fn with_overflows(chain: &Chain, mut pi: Vec<f64>) -> Vec<f64> {
     let (s, b) = (chain.capacity(), chain.bandwidth());
     pi.resize(chain.states(), 0.0);
@@ -95,14 +95,14 @@ fn with_overflows(chain: &Chain, mut pi: Vec<f64>) -> Vec<f64> {
     pi
 }
 
-/// One block of consecutive states: how its own weight is spread, and where that leads.
+/// One block of consecutive states: the distribution within it, and its outgoing flow.
 struct Block {
     first: usize,
-    /// Spread over its states, summing to one.
+    /// Distribution over its states, summing to one.
     inner: Vec<f64>,
     /// Factors of I − P within the block.
     factors: Vec<f64>,
-    /// What `inner` sends where: states `base` ….
+    /// Flow of `inner`, to states `base` ….
     base: usize,
     flow: Vec<f64>,
 }
@@ -120,8 +120,8 @@ impl Block {
     }
 }
 
-/// The answer and its rounds, or nothing when the rounds do not settle: with very few, very regular applications
-/// the blocks can chase each other.
+/// The result and its rounds, or `None` if the rounds do not converge: with very few, very regular
+/// applications the blocks can oscillate.
 fn blocks(chain: &Chain) -> Result<Option<(Vec<f64>, usize)>, Error> {
     let chain = &chain.without(NEGLIGIBLE);
     let n = chain.capacity() + 1;
@@ -162,14 +162,14 @@ fn blocks(chain: &Chain) -> Result<Option<(Vec<f64>, usize)>, Error> {
         let next = assemble(&blocks, &weight);
         let change: f64 = next.iter().zip(&pi).map(|(a, b)| (a - b).abs()).sum();
         pi = next;
-        // What further rounds would still change, if they shrink no better than the last ones did.
+        // The remaining change of further rounds, if they converge no faster than the last ones.
         rate = (change / last).max(rate * 0.9).min(0.9999);
         let ahead = change * rate / (1.0 - rate);
         stalled = if change < last { 0 } else { stalled + 1 };
         last = change;
         if round >= FEWEST && (ahead <= AHEAD || stalled > 3 && change <= RESIDUAL) {
-            let settled = imbalance(chain, &pi) <= RESIDUAL;
-            return Ok(settled.then_some((pi, round)));
+            let converged = imbalance(chain, &pi) <= RESIDUAL;
+            return Ok(converged.then_some((pi, round)));
         }
     }
     Ok(None)
@@ -191,8 +191,8 @@ fn block(chain: &Chain, first: usize, end: usize, scratch: &mut Vec<f64>) -> Blo
     block
 }
 
-/// Prepares x·(I − P) = r for a block whose rows leave it with probability `outside`. As in the elimination of a
-/// whole chain nothing is subtracted: what remains on the diagonal is the sum of all ways out.
+/// Prepares x·(I − P) = r for a block whose rows leave it with probability `outside`. As in the elimination
+/// of a whole chain nothing is subtracted: the diagonal is the sum of all outgoing probabilities.
 fn factor(cells: &mut [f64], mut outside: Vec<f64>) {
     let size = outside.len();
     for gone in (0..size).rev() {
@@ -257,8 +257,8 @@ mod tests {
     use crate::{Recipe, Rng, Steps, Units};
 
     #[test]
-    fn both_ways_lead_to_the_same_answer() {
-        let mut settled = 0;
+    fn direct_and_block_solutions_agree() {
+        let mut converged = 0;
         for seed in 0..40 {
             let mut rng = Rng::new(seed);
             let recipe = Recipe {
@@ -280,8 +280,8 @@ mod tests {
             let whole = direct(&chain).unwrap();
             let apart: f64 = whole.iter().zip(&pieces).map(|(a, b)| (a - b).abs()).sum();
             assert!(apart < 1e-11, "seed {seed}: {apart:e} after {rounds} rounds");
-            settled += 1;
+            converged += 1;
         }
-        assert!(settled >= 28, "only {settled} of 40 settled");
+        assert!(converged >= 28, "only {converged} of 40 converged");
     }
 }

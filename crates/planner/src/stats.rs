@@ -10,7 +10,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Student's interval for the mean of independent runs; with one run it is infinitely wide.
+    /// Student's interval for the mean of independent runs; infinitely wide for one run.
     #[must_use]
     pub fn of(runs: &[f64]) -> Estimate {
         let n = runs.len() as f64;
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn student_quantiles_match_the_tables() {
         for (freedom, expected) in
             [(1, 12.706), (4, 2.776), (5, 2.571), (9, 2.262), (14, 2.145), (30, 2.042), (1000, 1.962)]
         {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_their_mean_and_shrink() {
+    fn intervals_contain_their_mean_and_shrink() {
         let few = Estimate::of(&[1.0, 3.0]);
         assert!(few.mean == 2.0 && few.holds(2.0) && few.holds(14.0) && !few.holds(15.0));
         assert!(Estimate::of(&[1.0; 5]).half_width == 0.0);

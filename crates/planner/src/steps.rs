@@ -1,13 +1,13 @@
-//! How far the occupancy moves in one time unit: one law while the buffer is being emptied, one while it is left
-//! alone. Index `i` of a law is a move of `i − bandwidth`.
+//! Moves of the occupancy in one time unit: one law while the buffer drains, one while it does not. Index `i`
+//! of a law is a move of `i − bandwidth`.
 
 use crate::{App, Distribution, Error, MAX_STATES, Route, Units};
 
-/// Even below the threshold a time unit empties the buffer with this probability: every state then leads to the
-/// empty buffer, and the chain has exactly one stationary distribution.
+/// Even below the threshold a time unit drains the buffer with this probability: every state then leads to
+/// the empty buffer, and the chain has exactly one stationary distribution.
 pub const RESTLESS: f64 = 0.01;
 
-/// One law, with its sums from either end: differences of sums would lose what is rare.
+/// One law, with its sums from either end: differences of sums would lose rare events.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Law {
     pub(crate) mass: Vec<f64>,
@@ -44,16 +44,16 @@ pub struct Steps {
     pub(crate) bandwidth: usize,
     pub(crate) eager: Law,
     pub(crate) lazy: Law,
-    /// Mean amount written into the buffer in a time unit that is not stopped.
+    /// Mean amount written into the buffer in a time unit without a stall.
     pub(crate) stored: f64,
-    /// Mean amount of direct traffic above the bandwidth: it waits, because it may not be buffered.
+    /// Mean direct traffic above the bandwidth: it waits, because it may not be buffered.
     pub(crate) refused: f64,
 }
 
 impl Steps {
-    /// Splits the load by route and combines the parts: direct traffic takes the back end first, overflowing
-    /// traffic takes what is left of it, the rest and all buffered traffic is stored, and what bandwidth remains
-    /// empties the buffer.
+    /// Splits the load by route and combines the parts: direct traffic uses the back end first, overflowing
+    /// traffic uses the rest of its bandwidth, the excess and all buffered traffic is stored, and the
+    /// remaining bandwidth drains the buffer.
     pub fn of(apps: &[App], bandwidth: Units) -> Result<Steps, Error> {
         let part = |route| Distribution::of(apps.iter().filter(|app| app.effective_route() == route));
         let (direct, overflow, buffered) =
@@ -66,7 +66,7 @@ impl Steps {
         if states > MAX_STATES {
             return Err(Error::TooLarge { states, limit: MAX_STATES });
         }
-        // Overflowing load minus what direct traffic leaves of the bandwidth.
+        // Overflowing load minus the bandwidth left by direct traffic.
         let mut excess = convolve(overflow.mass(), &taken(direct.mass(), b));
         excess.resize(excess.len().max(b + 1), 0.0);
         let mut kept = excess.clone();
@@ -89,22 +89,22 @@ impl Steps {
         })
     }
 
-    /// The same laws without moves that together are rarer than `negligible`.
+    /// The same laws without moves whose total probability is below `negligible`.
     pub(crate) fn without(&self, negligible: f64) -> Steps {
         let rare = |i: &usize| self.eager.tail[*i] <= negligible && self.lazy.tail[*i] <= negligible;
-        // At least one move upwards stays: without any, the chain would fall apart.
+        // At least one move upwards stays: without any, the chain would not be connected.
         let keep = (self.bandwidth + 2..self.eager.mass.len()).find(rare).unwrap_or(self.eager.mass.len());
         Steps { eager: self.eager.cut(keep), lazy: self.lazy.cut(keep), ..self.clone() }
     }
 
-    /// Of the back end.
+    /// Bandwidth of the back end.
     #[must_use]
     pub fn bandwidth(&self) -> usize {
         self.bandwidth
     }
 
-    /// The share of time that applications stand still however large the buffer is: what arrives and what drains
-    /// must balance, and a stopped unit drains one bandwidth.
+    /// The share of time that applications stall however large the buffer is: inflow and drain must balance,
+    /// and a stalled unit drains one bandwidth.
     #[must_use]
     pub fn unavoidable_idle(&self) -> f64 {
         let drift: f64 =
@@ -118,7 +118,7 @@ impl Steps {
     }
 }
 
-/// The law of min(direct load, bandwidth): how much of the bandwidth is gone before anyone else is asked.
+/// The law of min(direct load, bandwidth): the bandwidth that direct traffic uses.
 fn taken(direct: &[f64], bandwidth: usize) -> Vec<f64> {
     let mut law = direct[..direct.len().min(bandwidth + 1)].to_vec();
     let top = law.len() - 1;

@@ -1,4 +1,4 @@
-//! The exact part against independent references: subsets, dense solves, closed forms.
+//! The exact solution against independent references: subsets, dense solves, closed forms.
 
 mod common;
 
@@ -9,7 +9,7 @@ use forebay_planner::{
 };
 
 #[test]
-fn the_distribution_equals_the_sum_over_all_subsets() {
+fn distribution_equals_the_sum_over_all_subsets() {
     for seed in 0..300 {
         let (apps, _) = random_system(seed);
         let ours = Distribution::of(&apps).unwrap();
@@ -26,7 +26,7 @@ fn the_distribution_equals_the_sum_over_all_subsets() {
 }
 
 #[test]
-fn the_chernoff_bounds_are_never_violated() {
+fn chernoff_bounds_are_never_violated() {
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let recipe = Recipe {
@@ -78,7 +78,7 @@ fn random_small_systems_agree_with_a_dense_solve() {
 
 /// Systems large enough for the block iteration, checked against a dense solve of the same matrix.
 #[test]
-fn the_block_iteration_agrees_with_a_dense_solve() {
+fn block_iteration_agrees_with_a_dense_solve() {
     for (seed, p_max, alpha, capacity, threshold) in
         [(1, 0.2, 0.9, 600, 0.0), (2, 0.2, 1.1, 500, 0.3), (3, 0.3, 0.8, 700, 1.0)]
     {
@@ -88,7 +88,7 @@ fn the_block_iteration_agrees_with_a_dense_solve() {
         let chain = Chain::of(&apps, &platform).unwrap();
         let found = Metrics::of(&chain).unwrap();
         assert!(found.stationary.residual <= RESIDUAL);
-        // The reference over the states in reach: the moves of the chain's own rows are checked elsewhere.
+        // The reference over the reachable states; the chain's own rows are checked elsewhere.
         let rows: Vec<Vec<f64>> = (0..chain.states()).map(|j| chain.row(j)).collect();
         let expected = by_definition(&rows, &dense(&rows), capacity);
         for ((a, b), what) in answers(&found).iter().zip(expected).zip(["idle", "quiet", "overflow", "mean"])
@@ -113,7 +113,7 @@ fn both_methods_are_used_and_leave_no_residual() {
     assert!(rounds[0] == 0 && rounds[1] > 0, "{rounds:?}");
 }
 
-/// One application of rate b > B and no buffer: a burst overflows by b − B and stands still for ⌈(b − B)/B⌉ units.
+/// One application of rate b > B and no buffer: a burst overflows by b − B and stalls for ⌈(b − B)/B⌉ units.
 #[test]
 fn one_application_without_a_buffer_has_a_closed_form() {
     for (p, b, bandwidth) in [(0.3, 7, 5), (0.5, 10, 5), (0.01, 100, 7), (0.9, 4, 5), (0.25, 5, 5)] {
@@ -130,7 +130,7 @@ fn one_application_without_a_buffer_has_a_closed_form() {
 
 /// A load of 0 or 2 against a bandwidth of 1 is a walk of ±1: its stationary distribution is geometric.
 #[test]
-fn a_walk_of_single_steps_is_geometric() {
+fn single_step_walk_has_a_geometric_distribution() {
     for p in [0.1f64, 0.3, 0.45, 0.5] {
         let capacity = 30;
         let found = Metrics::of(&Chain::of(&apps(&[(p, 2)]), &platform(1, capacity, 0.0)).unwrap()).unwrap();
@@ -142,7 +142,8 @@ fn a_walk_of_single_steps_is_geometric() {
     }
 }
 
-/// With more load than bandwidth no buffer helps: in the long run 1 − idle = B / load, once the buffer never empties.
+/// With more load than bandwidth no buffer helps: in the long run 1 − idle = B / load, once the buffer is
+/// never empty.
 #[test]
 fn overload_leaves_the_excess_as_idle_time() {
     for (alpha, count) in [(1.2, 20), (1.5, 20), (2.0, 10)] {
@@ -172,7 +173,7 @@ fn thresholds_are_rounded_down_and_zero_is_eager() {
 }
 
 #[test]
-fn bad_input_is_refused_with_its_reason() {
+fn invalid_input_is_refused_with_a_reason() {
     for p in [1.0, -0.1, 1.5, f64::NAN, f64::INFINITY] {
         assert!(matches!(Probability::new(p), Err(Error::Probability(_))), "{p}");
     }

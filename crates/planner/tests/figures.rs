@@ -1,4 +1,4 @@
-//! What is claimed about each figure, on the data behind it.
+//! Checks the claims about each figure on its data.
 
 use forebay_planner::{Claim, claims2, claims3, claims4, claims56, figure2, figure3, figure4, figure56};
 

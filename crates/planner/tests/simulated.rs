@@ -1,4 +1,4 @@
-//! The chain against dice, the extensions against the dice, and properties that must hold for every plan.
+//! The chain against Monte Carlo simulation, the extensions against it, and properties of every plan.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn twenty(seed: u64, p_max: f64, alpha: f64) -> Vec<App> {
 }
 
 #[test]
-fn the_generator_meets_its_recipe() {
+fn generator_matches_its_parameters() {
     for (count, p_max, alpha) in [(10, 0.1, 1.0), (20, 0.5, 0.8), (20, 1.0, 1.2), (10, 0.05, 0.9)] {
         for seed in 0..20 {
             let recipe = Recipe { count, p_max, load: alpha * 100.0, burst: 2.0, jitter: 0.3 };
@@ -36,7 +36,8 @@ fn the_generator_meets_its_recipe() {
     }
 }
 
-/// Dice in the chain's own world: the interval of 15 runs must hold the chain's answer about 95 times in 100.
+/// Monte Carlo simulation of the chain: the interval of 15 runs must contain the chain's result about 95
+/// times in 100.
 #[test]
 fn monte_carlo_agrees_with_the_chain() {
     let (mut inside, mut all) = (0, 0);
@@ -62,7 +63,7 @@ fn monte_carlo_agrees_with_the_chain() {
 }
 
 #[test]
-fn lazy_dice_agree_too() {
+fn lazy_monte_carlo_agrees_with_the_chain() {
     for (seed, threshold) in [(5, 0.2), (6, 0.5), (7, 1.0)] {
         let (apps, platform) = (twenty(seed, 0.5, 0.9), platform(100, 300, threshold));
         let chain = solved(&apps, &platform);
@@ -72,10 +73,10 @@ fn lazy_dice_agree_too() {
     }
 }
 
-/// Without a threshold more room never hurts, a higher threshold never makes applications stand still less, and more
-/// load never helps.
+/// Without a threshold more capacity never hurts, a higher threshold never reduces stalls, and more load
+/// never helps.
 #[test]
-fn more_room_helps_and_more_load_hurts() {
+fn more_capacity_helps_and_more_load_hurts() {
     for seed in 0..60 {
         let (apps, base) = random_system(seed);
         let at = |capacity, threshold| {
@@ -107,7 +108,7 @@ fn more_room_helps_and_more_load_hurts() {
 }
 
 #[test]
-fn the_smallest_capacity_is_the_smallest() {
+fn smallest_capacity_is_minimal() {
     for (seed, p_max, alpha, target) in
         [(1, 0.5, 0.8, 0.01), (2, 0.2, 0.9, 0.02), (3, 1.0, 0.7, 0.001), (4, 0.3, 0.5, 0.0)]
     {
@@ -128,7 +129,7 @@ fn the_smallest_capacity_is_the_smallest() {
 }
 
 #[test]
-fn the_best_threshold_beats_every_other_and_keeps_its_promise() {
+fn best_threshold_beats_every_other_within_the_idle_limit() {
     for (seed, p_max, alpha) in [(1, 0.5, 0.6), (2, 0.2, 0.9), (3, 1.0, 0.8)] {
         let steps = Steps::of(&twenty(seed, p_max, alpha), Units(100)).unwrap();
         let weights = Weights { idle: 10.0, quiet: 1.0 };
@@ -146,7 +147,7 @@ fn the_best_threshold_beats_every_other_and_keeps_its_promise() {
 }
 
 #[test]
-fn sensitivity_names_the_one_that_matters() {
+fn sensitivity_finds_the_dominant_application() {
     let apps = apps(&[(0.05, 300), (0.5, 40), (0.5, 40), (0.0, 50)]);
     let platform = platform(100, 150, 0.0);
     let base = solved(&apps, &platform).idle;
@@ -178,7 +179,7 @@ fn one_buffer_is_better_than_several() {
 }
 
 #[test]
-fn superseded_checkpoints_leave_room() {
+fn superseded_checkpoints_free_space() {
     let mut apps = twenty(9, 0.3, 1.0);
     let platform = platform(100, 300, 0.2);
     let kept = throw(&apps, &platform, &Throws::default(), &mut Rng::new(1)).unwrap();
@@ -200,9 +201,10 @@ fn superseded_checkpoints_leave_room() {
     );
 }
 
-/// Read-ahead with room of its own is never better than sharing the room, and never worse than no read-ahead.
+/// Prefetching with reserved space is never better than with shared space, and never worse than no
+/// prefetching.
 #[test]
-fn prefetch_absorbs_what_reads_on_demand_cannot() {
+fn prefetching_absorbs_bursts_that_reads_on_demand_cannot() {
     let mut apps = twenty(4, 0.5, 0.9);
     for app in apps.iter_mut().step_by(2) {
         app.content = Content::PrefetchedRead;
@@ -221,10 +223,10 @@ fn prefetch_absorbs_what_reads_on_demand_cannot() {
     assert!(chain.direct_wait == 0.0 && demand.direct_wait > 0.0);
 }
 
-/// Buffered traffic is stored in full, overflowing traffic only in part, direct traffic never; with eager emptying
-/// the route of an application does not change how full the buffer gets.
+/// Buffered traffic is stored in full, overflowing traffic only in part, direct traffic never; with eager
+/// draining the route of an application does not change how full the buffer gets.
 #[test]
-fn routes_change_what_is_written_into_the_buffer() {
+fn routes_change_the_bytes_written_into_the_buffer() {
     let mut apps = apps(&[(0.4, 30), (0.3, 50), (0.5, 20)]);
     let platform = platform(40, 60, 0.0);
     let overflow = solved(&apps, &platform);
@@ -244,7 +246,7 @@ fn routes_change_what_is_written_into_the_buffer() {
 }
 
 #[test]
-fn the_bill_adds_up() {
+fn cost_adds_up() {
     let apps = apps(&[(0.5, 100)]);
     let platform = platform(40, 100, 0.0);
     let metrics = solved(&apps, &platform);
@@ -257,7 +259,7 @@ fn the_bill_adds_up() {
     assert_eq!(Cost::of(platform.capacity, &metrics, &Prices { endurance: None, ..prices }).years, None);
 }
 
-/// No load, no noise: events that can be worked out by hand.
+/// No load, no noise: event sequences that can be computed by hand.
 #[test]
 fn discrete_events_by_hand() {
     // One burst of 2 units in every 10, 30 per unit against 10: it leaves 40, drained in 4 of the 8 pauses.
@@ -274,6 +276,6 @@ fn discrete_events_by_hand() {
     close(roomy.occupancy.mean, (40.0 + 80.0) / 10.0, 0.05, "area under the triangle");
     // 40 in 35: one stop of one unit in each cycle of then 11 units.
     close(run(35, 0.0).idle.mean, 1.0 / 11.0, 1e-3, "one stop a cycle");
-    // No room at all: four stops in each cycle.
+    // No capacity at all: four stalls in each cycle.
     close(run(0, 0.0).idle.mean, 4.0 / 14.0, 1e-3, "four stops a cycle");
 }

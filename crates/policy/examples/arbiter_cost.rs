@@ -1,11 +1,11 @@
-//! What an arbiter's decision costs: `cargo run --release -p forebay-policy --example arbiter_cost`.
+//! Cost of an arbiter's decision: `cargo run --release -p forebay-policy --example arbiter_cost`.
 //!
-//! 10,000 servers, each with bytes for all of 1,000 targets, in jobs of several sizes. One decision is everything that the
-//! end of a write brings about: the place is freed, the next server is chosen and granted. With an argument, only jobs of
-//! that many servers: memory that one round has used stays with the process.
+//! 10,000 servers, each with bytes for all of 1,000 targets, in jobs of several sizes. One decision covers
+//! all work at the end of a write: freeing the place, choosing the next server and granting it. With an
+//! argument, only jobs of that many servers run, because the process keeps the memory of earlier rounds.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
-#![allow(clippy::print_stdout, reason = "and prints what it found")]
+#![allow(clippy::print_stdout, reason = "and prints its results")]
 
 use forebay_model::{Bytes, JobId, ServerId};
 use forebay_policy::Tick;
@@ -17,7 +17,7 @@ const SERVERS: u16 = 10_000;
 const TARGETS: u32 = 1_000;
 const DECISIONS: u32 = 1_000_000;
 
-/// Time that this process has worked, in seconds: other processes of the machine do not count.
+/// CPU time of this process in seconds, unaffected by other processes.
 fn worked() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     stat.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(0.0) / 1e9

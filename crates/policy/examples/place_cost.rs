@@ -1,7 +1,7 @@
-//! What placing a job costs: `cargo run --release -p forebay-policy --example place_cost`.
+//! Cost of placing a job: `cargo run --release -p forebay-policy --example place_cost`.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
-#![allow(clippy::print_stdout, reason = "and prints what it found")]
+#![allow(clippy::print_stdout, reason = "and prints its results")]
 
 use forebay_policy::place::{
     Client, Description, Job, Ledger, Limits, Pattern, Router, Routers, Server, State, Target, Topology,
@@ -10,7 +10,8 @@ use forebay_policy::place::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A large installation: routers that lead to a part of the servers each, clients near one of each part.
+/// A large installation: each router leads to a part of the servers, each client is near one router of each
+/// part.
 fn description(clients: usize, routers: usize, servers: usize, targets: usize) -> Description {
     let parts = 4;
     let router = |i: usize| Router {
@@ -39,7 +40,7 @@ fn description(clients: usize, routers: usize, servers: usize, targets: usize) -
     }
 }
 
-/// Seconds that the processor has spent on this thread so far: what else the machine does is not in it.
+/// CPU time of this thread in seconds, unaffected by other processes.
 fn spent() -> f64 {
     let found = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     found.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
@@ -51,7 +52,7 @@ fn main() {
         let start = Instant::now();
         let topology = match flat {
             true => Topology::flat(2016),
-            false => Topology::new(description(18_688, 440, 288, 2016)).expect("it makes sense"),
+            false => Topology::new(description(18_688, 440, 288, 2016)).expect("valid topology"),
         };
         let described = start.elapsed();
         let all: Vec<Writer> = (0..writers)
@@ -67,7 +68,7 @@ fn main() {
         };
         let mut ledger = Ledger::new(Arc::new(topology), Weights::default(), 1);
         let (start, before) = (Instant::now(), spent());
-        let plan = place(&mut ledger, &job).expect("there is room");
+        let plan = place(&mut ledger, &job).expect("placement fits");
         let (took, work) = (start.elapsed(), spent() - before);
         let (most, least) = (plan.load.target.iter().max(), plan.load.target.iter().min());
         println!(

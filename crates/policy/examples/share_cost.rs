@@ -1,14 +1,14 @@
-//! What a decision costs: `cargo run --release -p forebay-policy --example share_cost`.
+//! Cost of a scheduling decision: `cargo run --release -p forebay-policy --example share_cost`.
 //!
-//! One decision is everything a request brings about: it arrives, is chosen, and is done. All jobs have requests
-//! waiting all the time, so every decision is a choice between all of them.
+//! One decision covers all work of a request: arrival, choice and completion. All jobs always have waiting
+//! requests, so every decision chooses between all of them.
 //!
-//! With a scheduler, a policy and a number of jobs as arguments it does just that once, for tools that count
-//! instructions, which do not depend on what else the machine does (400,000 decisions are in `decide`):
-//! `valgrind --tool=callgrind --toggle-collect='*decide*' target/release/examples/share_cost tbf size-fair 10000`.
+//! With a scheduler, a policy and a number of jobs as arguments it runs just that case once, for tools that
+//! count instructions, which do not depend on other load (`decide` makes 400,000 decisions): `valgrind
+//! --tool=callgrind --toggle-collect='*decide*' target/release/examples/share_cost tbf size-fair 10000`.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
-#![allow(clippy::print_stdout, reason = "and prints what it found")]
+#![allow(clippy::print_stdout, reason = "and prints its results")]
 
 use forebay_model::{Job, JobId, ServerId};
 use forebay_policy::share::{
@@ -30,7 +30,7 @@ fn job(i: u64) -> Job {
     }
 }
 
-/// Nanoseconds a decision: the fastest of so many runs, because whatever else the machine does only adds.
+/// Nanoseconds per decision: the fastest of several runs, because other load only adds time.
 fn decision(discipline: Discipline, policy: &Policy, jobs: u64, runs: u32) -> f64 {
     (0..runs)
         .map(|_| {
@@ -49,7 +49,7 @@ fn decision(discipline: Discipline, policy: &Policy, jobs: u64, runs: u32) -> f6
 
 #[inline(never)]
 fn decide(scheduler: &mut dyn Scheduler, jobs: u64) {
-    // Which job a ticket is of, without a table: tickets go round in steps of 2 · jobs.
+    // The job of a ticket, without a table: ticket numbers repeat with a period of 2 · jobs.
     let (mut now, mut done) = (Tick(0), 0);
     while done < ROUNDS {
         match scheduler.next(now) {
@@ -61,7 +61,7 @@ fn decide(scheduler: &mut dyn Scheduler, jobs: u64) {
                 done += 1;
             }
             Next::NotBefore(then) => now = then,
-            Next::Nobody => unreachable!("requests wait"),
+            Next::Idle => unreachable!("requests wait"),
         }
     }
 }

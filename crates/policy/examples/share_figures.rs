@@ -2,7 +2,7 @@
 //!
 //! Deterministic: the same figures on every machine.
 
-#![allow(clippy::print_stdout, reason = "it prints what it found")]
+#![allow(clippy::print_stdout, reason = "it prints its results")]
 
 use forebay_policy::share::{Discipline, Policy, Rate, Tick};
 
@@ -21,7 +21,7 @@ fn run(discipline: Discipline, policy: &str, loads: &[Load], secs: u64) -> World
 }
 
 fn main() {
-    println!("a device of 400 MiB/s, requests of 256 KiB unless said otherwise, 16 outstanding a job");
+    println!("a device of 400 MiB/s, requests of 256 KiB unless noted, 16 outstanding a job");
     steady();
     sizes();
     join();
@@ -57,10 +57,10 @@ fn sizes() {
     }
 }
 
-/// The paper's Fig. 12: the second of two equal jobs is there from 15 s to 45 s of 60 s.
+/// The paper's Fig. 12: the second of two equal jobs runs from 15 s to 45 s of 60 s.
 fn join() {
     println!(
-        "\njob-fair, a second job from 15 s to 45 s of 60 s: throughput of both, of the second job while there,"
+        "\njob-fair, a second job from 15 s to 45 s of 60 s: throughput of both, of the second job while active,"
     );
     println!("its standard deviation (100 ms), and when a window of 100 ms was first within 5 % of fair");
     println!("{:<10} {:>10} {:>11} {:>12} {:>10}", "scheduler", "both", "second", "deviation", "fair after");
@@ -84,12 +84,13 @@ fn join() {
     }
 }
 
-/// A program on 64 nodes that computes and writes in turn, beside a benchmark on one node that only writes.
+/// A program on 64 nodes that alternates computing and writing, beside a benchmark on one node that only
+/// writes.
 fn neighbour() {
     println!(
         "\nsize-fair, 64 nodes computing 20 ms per request of 1 MiB, beside one node with 256 requests outstanding:"
     );
-    println!("slowdown of the program, and what the device did against fifo");
+    println!("slowdown of the program, and total throughput compared with fifo");
     let app = Load { think: Tick::ms(20), ..Load::new("1 a g 64 1", MIB).depth(4) };
     let other = Load::new("2 b g 1 1", MIB).depth(256);
     let work = |world: &World, i| world.work(i, Tick::ms(5_000), Tick::ms(60_000)) as f64;

@@ -1,9 +1,9 @@
-//! Pure decisions: whose turn it is, where a write goes, and what leaves the buffer next.
+//! Pure decisions: which request is served next, where a write goes, and which bytes the drain takes next.
 //!
-//! **Invariant**: a decision depends on its arguments and on what was told before, on nothing else; the daemon
-//! and a simulator that tell the same story get the same decisions.
+//! **Invariant**: a decision depends only on its arguments and on earlier calls. The daemon and a simulator
+//! that make the same calls get the same decisions.
 //!
-//! **Deliberately absent**: clocks, randomness, locks, sockets, files. Callers bring them, or do without.
+//! **Deliberately absent**: clocks, randomness, locks, sockets, files. Callers supply them.
 
 #![forbid(unsafe_code)]
 
@@ -14,5 +14,5 @@ pub mod place;
 pub mod route;
 pub mod share;
 
-pub use route::{Mode, Route, Router, Write};
+pub use route::{Mode, Route, Write, WriteRouter};
 pub use share::{Cost, Fifo, Next, OPERATION, Request, Scheduler, Tick, Ticket};

@@ -1,10 +1,10 @@
-//! The arbiter against a naive one that looks at everything, and the properties it promises.
+//! Compares the arbiter with a naive one that scans all members, and checks its guarantees.
 
-use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, ErrorKind, JobId, ServerId};
 use forebay_policy::Tick;
 use forebay_policy::arbiter::{Arbiter, Choice, Grant, Member, Rules, Until};
 use forebay_policy::drain::TargetId;
+use forebay_testkit::{Rng, seed};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn member(server: u16, job: u64) -> Member {
@@ -19,7 +19,7 @@ struct Naive {
     since: Tick,
 }
 
-/// A job as the naive arbiter knows it: everything else is counted anew each time.
+/// A job as the naive arbiter knows it; everything else is recomputed each time.
 #[derive(Clone, Copy)]
 struct NaiveJob {
     since: Tick,
@@ -28,7 +28,7 @@ struct NaiveJob {
     priority: u32,
 }
 
-/// Everything the arbiter may decide, checked by looking at all members.
+/// The naive arbiter: checks every decision by scanning all members.
 struct World {
     rules: Rules,
     now: Tick,
@@ -71,7 +71,7 @@ impl World {
         mine.flat_map(|(_, state)| state.left.values()).sum()
     }
 
-    /// The order of members, less is earlier: what the policy says in words.
+    /// The order of members, less is earlier, directly from the definition.
     fn rank(&self, member: Member) -> (bool, u32, bool, u64, Tick, JobId) {
         let (id, job) = (member.job, self.jobs[&member.job]);
         let critical = self.members.iter().any(|(member, state)| member.job == id && state.critical);
@@ -82,7 +82,7 @@ impl World {
         (!job.starved, u32::MAX - job.priority, !critical, size, since, id)
     }
 
-    /// Jobs that wait for anything with an idle server.
+    /// Whether the job waits for a target with an idle server.
     fn ready(&self, id: JobId) -> bool {
         self.members.iter().any(|(member, state)| {
             member.job == id && self.can_take(member.server) && state.left.len() > state.held.len()
@@ -98,14 +98,18 @@ impl World {
         }
     }
 
-    /// Applies grants one by one; each must be of a free place to the first job that could have it.
+    /// Applies grants one by one; each must give a free place to the first job that could have it.
     fn take(&mut self, grants: &[Grant], freed: Option<u32>) {
         for grant in grants {
             let (target, member) = (grant.target.0, grant.member);
             self.feed_hungry();
-            assert!(self.holders(target) < self.alpha(target), "{}: more than α: {grant:?}", self.context);
+            assert!(
+                self.holders(target) < self.alpha(target),
+                "{}: more than α holders: {grant:?}",
+                self.context
+            );
             let candidates = self.candidates(target);
-            assert!(candidates.contains(&member), "{}: cannot have it: {grant:?}", self.context);
+            assert!(candidates.contains(&member), "{}: not a candidate: {grant:?}", self.context);
             if freed == Some(target) {
                 let first = candidates.iter().map(|&one| self.rank(one)).min().unwrap();
                 assert_eq!(self.rank(member), first, "{}: not the first job: {grant:?}", self.context);
@@ -123,7 +127,7 @@ impl World {
         self.check();
     }
 
-    /// No place is free while somebody could have it.
+    /// No place is free while a member could have it.
     fn check(&self) {
         let targets: BTreeSet<u32> =
             self.members.values().flat_map(|state| state.left.keys().copied()).collect();
@@ -144,11 +148,11 @@ impl World {
 
 const TARGETS: u64 = 6;
 
-/// One thing that happens to both arbiters.
-fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
+/// Applies one random event to both arbiters.
+fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Rng) {
     let now = world.now;
     match random.below(10) {
-        0..4 => ask(world, arbiter, random),
+        0..4 => request(world, arbiter, random),
         4..8 => end(world, arbiter, random),
         8 => {
             let target = random.below(TARGETS) as u32;
@@ -171,30 +175,30 @@ fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     }
 }
 
-/// A member says what it has.
-fn ask(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
+/// A member sends a request.
+fn request(world: &mut World, arbiter: &mut Arbiter, random: &mut Rng) {
     let (now, who) = (world.now, member(random.below(8) as u16, random.below(5)));
     let (priority, fill) = (random.below(2) as u32, random.below(1000) as u16);
     let count = random.below(4);
     let bytes: Vec<(u32, u64)> =
         (0..count).map(|_| (random.below(TARGETS) as u32, 1 + random.below(100))).collect();
     let held = world.members.get(&who).map(|state| state.held.clone()).unwrap_or_default();
-    // Whoever holds a target still has something for it.
+    // A holder of a target still has bytes for it.
     let left: BTreeMap<u32, u64> = held.keys().map(|&target| (target, 7)).chain(bytes).collect();
-    let told: Vec<(TargetId, Bytes)> =
+    let request: Vec<(TargetId, Bytes)> =
         left.iter().map(|(&target, &bytes)| (TargetId(target), Bytes(bytes))).collect();
     let job = NaiveJob { since: now, last_served: now, starved: false, priority };
     world.jobs.entry(who.job).or_insert(job).priority = priority;
     let critical = fill > world.rules.high_mark;
     let since = world.members.get(&who).map_or(now, |state| state.since);
     world.members.insert(who, Naive { left, held, critical, since });
-    let grants = arbiter.request(now, who, priority, fill, &told).unwrap();
+    let grants = arbiter.request(now, who, priority, fill, &request).unwrap();
     assert!(grants.iter().all(|grant| grant.member.server == who.server));
     world.take(&grants, None);
 }
 
-/// A holder goes on, or lets go with something left or nothing.
-fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
+/// A holder renews its lease, or releases the target with or without bytes left.
+fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Rng) {
     let (now, lease) = (world.now, world.rules.lease);
     let holders = world.members.iter();
     let all: Vec<(Member, u32)> =
@@ -214,14 +218,14 @@ fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     state.held.remove(&target);
     state.left.insert(target, left);
     state.left.retain(|_, left| *left > 0);
-    // Whoever has nothing left makes nothing urgent.
+    // A member without bytes makes no job critical.
     state.critical &= !state.left.is_empty() || !state.held.is_empty();
     let grants = arbiter.done(now, who, TargetId(target), Bytes(left));
     world.take(&grants, Some(target));
 }
 
 fn play(rules: Rules, seed: u64) {
-    let mut random = Dice::new(seed);
+    let mut random = Rng::new(seed);
     let mut arbiter = Arbiter::new(rules);
     let mut world = World {
         rules,
@@ -261,12 +265,12 @@ fn random_requests_are_served_as_the_naive_arbiter_would() {
     }
 }
 
-/// One target, one place, every server at the arbiter from the start: the order in which jobs end.
+/// One target, one place, all servers wait from the start: the order in which jobs end.
 fn ends(choice: Choice, sizes: &[(u64, u64)]) -> Vec<u64> {
     let rules = Rules { alpha: 1, choice, patience: Tick(u64::MAX), ..Rules::default() };
     let mut arbiter = Arbiter::new(rules);
     let target = TargetId(0);
-    // Somebody holds the place while all the others come.
+    // One member holds the place while all others send their requests.
     let first = member(9999, u64::MAX);
     arbiter.request(Tick(0), first, 9, 0, &[(target, Bytes(1))]).unwrap();
     let mut server = 0;
@@ -292,7 +296,7 @@ fn ends(choice: Choice, sizes: &[(u64, u64)]) -> Vec<u64> {
 
 #[test]
 fn random_job_sets_end_smallest_first() {
-    let mut random = Dice::new(seed());
+    let mut random = Rng::new(seed());
     for _ in 0..200 {
         let count = 1 + random.below(8);
         let sizes: Vec<(u64, u64)> = (0..count).map(|job| (job, 1 + random.below(6))).collect();
@@ -305,9 +309,9 @@ fn random_job_sets_end_smallest_first() {
     }
 }
 
-/// Small jobs of high priority come for ever; the large one of low priority still gets its turns.
+/// Small jobs of high priority arrive all the time; the large job of low priority still gets its turns.
 #[test]
-fn a_large_job_of_low_priority_is_not_starved() {
+fn large_low_priority_job_is_not_starved() {
     let rules = Rules { alpha: 1, patience: Tick(100), lease: Tick(u64::MAX), ..Rules::default() };
     let mut arbiter = Arbiter::new(rules);
     let target = TargetId(0);
@@ -327,11 +331,11 @@ fn a_large_job_of_low_priority_is_not_starved() {
         grants = arbiter.done(Tick(now), grant.member, target, Bytes(0));
     }
     assert_eq!(large.len(), 10, "every server of the large job had its turn: {large:?}");
-    assert!(large.windows(2).all(|pair| pair[1] - pair[0] >= 100), "and no more than that: {large:?}");
+    assert!(large.windows(2).all(|pair| pair[1] - pair[0] >= 100), "only its turns: {large:?}");
 }
 
 #[test]
-fn a_full_server_makes_its_whole_job_urgent() {
+fn full_server_makes_its_job_critical() {
     let rules = Rules { alpha: 1, ..Rules::default() };
     let mut arbiter = Arbiter::new(rules);
     let target = TargetId(0);
@@ -345,7 +349,7 @@ fn a_full_server_makes_its_whole_job_urgent() {
 }
 
 #[test]
-fn nonsense_and_too_much_are_refused() {
+fn invalid_and_excess_requests_are_refused() {
     let mut arbiter = Arbiter::new(Rules { most_members: 2, ..Rules::default() });
     let ask = |arbiter: &mut Arbiter, server, bytes: &[(TargetId, Bytes)]| {
         arbiter.request(Tick(0), member(server, 1), 1, 0, bytes).map_err(|error| error.kind())

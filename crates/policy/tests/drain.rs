@@ -1,8 +1,8 @@
-//! The drain queue against a model that knows every byte.
+//! Compares the drain queue with a model that tracks every byte.
 
-use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
+use forebay_testkit::{Rng, seed};
 use std::collections::BTreeMap;
 
 const FILES: u64 = 3;
@@ -15,11 +15,11 @@ fn layout() -> Layout {
     Layout::new((0..TARGETS).map(TargetId).collect(), STRIPE)
 }
 
-/// Every byte that waits, and every byte that is under way, with the stamp it has.
+/// Every waiting byte and every byte in flight, with its stamp.
 #[derive(Default)]
 struct Model {
     waits: BTreeMap<(u64, u64), u64>,
-    flies: BTreeMap<BatchId, (FileId, Span, BTreeMap<u64, u64>)>,
+    in_flight: BTreeMap<BatchId, (FileId, Span, BTreeMap<u64, u64>)>,
 }
 
 impl Model {
@@ -32,20 +32,23 @@ impl Model {
 
     fn remove(&mut self, file: u64, span: Span) {
         self.waits.retain(|&(of, at), _| of != file || at < span.start || at >= span.end);
-        for (of, _, bytes) in self.flies.values_mut().filter(|(of, ..)| of.0 == file) {
+        for (of, _, bytes) in self.in_flight.values_mut().filter(|(of, ..)| of.0 == file) {
             assert_eq!(of.0, file);
             bytes.retain(|&at, _| at < span.start || at >= span.end);
         }
     }
 
-    /// A batch is what waited, all of one stripe and target, and nothing of it is under way.
+    /// A batch holds waiting bytes of one stripe and target, and none of them is in flight.
     fn begin(&mut self, id: BatchId, batch: &Batch, context: &str) {
         let (file, span) = (batch.file, batch.span());
         assert!(span.len() <= LARGEST && !span.is_empty(), "{context}: {batch:?}");
         assert_eq!(span.start / STRIPE, (span.end - 1) / STRIPE, "{context}: over a boundary: {batch:?}");
         assert_eq!(u64::from(batch.target.0), span.start / STRIPE % u64::from(TARGETS), "{context}");
-        for (of, other, _) in self.flies.values() {
-            assert!(*of != file || other.meet(span).is_none(), "{context}: {span} is under way: {other}");
+        for (of, other, _) in self.in_flight.values() {
+            assert!(
+                *of != file || other.intersect(span).is_none(),
+                "{context}: {span} is in flight: {other}"
+            );
         }
         let mut bytes = BTreeMap::new();
         for piece in &batch.pieces {
@@ -55,11 +58,11 @@ impl Model {
             }
         }
         assert_eq!(bytes.len() as u64, span.len(), "{context}: a gap: {batch:?}");
-        self.flies.insert(id, (file, span, bytes));
+        self.in_flight.insert(id, (file, span, bytes));
     }
 
     fn fail(&mut self, id: BatchId) {
-        let (file, _, bytes) = self.flies.remove(&id).expect("it was under way");
+        let (file, _, bytes) = self.in_flight.remove(&id).expect("it was in flight");
         for (at, stamp) in bytes {
             let byte = self.waits.entry((file.0, at)).or_default();
             *byte = stamp.max(*byte);
@@ -78,7 +81,7 @@ impl Model {
 }
 
 fn play(order: Order, seed: u64) {
-    let mut random = Dice::new(seed);
+    let mut random = Rng::new(seed);
     let (mut drain, mut model, layout) = (Drain::new(order, Bytes(LARGEST)), Model::default(), layout());
     let mut stamps: Vec<u64> = (1..=400).collect();
     for step in 0..400 {
@@ -88,7 +91,7 @@ fn play(order: Order, seed: u64) {
         let span = Span::new(start, start + 1 + random.below(LENGTH - start));
         match random.below(10) {
             0..4 => {
-                // Stamps come in any order.
+                // Stamps arrive in any order.
                 let stamp = stamps.swap_remove(random.below(stamps.len() as u64) as usize);
                 drain.insert(FileId(file), &layout, span, Stamp(stamp));
                 model.insert(file, span, stamp);
@@ -109,16 +112,16 @@ fn play(order: Order, seed: u64) {
                 }
             }
             choice => {
-                let under_way: Vec<BatchId> = model.flies.keys().copied().collect();
+                let under_way: Vec<BatchId> = model.in_flight.keys().copied().collect();
                 if under_way.is_empty() {
                     continue;
                 }
                 let id = under_way[random.below(under_way.len() as u64) as usize];
                 if choice == 8 {
-                    let (_, _, bytes) = model.flies.remove(&id).expect("it is under way");
-                    let left = drain.done(id).expect("it is under way");
+                    let (_, _, bytes) = model.in_flight.remove(&id).expect("it is in flight");
+                    let left = drain.done(id).expect("it is in flight");
                     let left: u64 = left.pieces.iter().map(|piece| piece.span.len()).sum();
-                    assert_eq!(left, bytes.len() as u64, "{context}: what was cut does not count");
+                    assert_eq!(left, bytes.len() as u64, "{context}: cut bytes do not count");
                 } else {
                     drain.failed(id);
                     model.fail(id);
@@ -127,8 +130,8 @@ fn play(order: Order, seed: u64) {
         }
         model.check(&drain, &context);
     }
-    // In the end everything leaves.
-    for id in model.flies.keys().copied().collect::<Vec<_>>() {
+    // In the end all bytes leave the queue.
+    for id in model.in_flight.keys().copied().collect::<Vec<_>>() {
         drain.failed(id);
         model.fail(id);
     }
@@ -136,41 +139,41 @@ fn play(order: Order, seed: u64) {
     let pick = |chance| if order == Order::Trio { Pick::Granted(&all) } else { Pick::Any(chance) };
     while let Some((id, batch)) = drain.next(pick(random.below(99))) {
         model.begin(id, &batch, "the end");
-        model.flies.remove(&id);
+        model.in_flight.remove(&id);
         drain.done(id);
     }
     assert!(model.waits.is_empty(), "{order:?}, seed {seed}: {} bytes are left", model.waits.len());
 }
 
 #[test]
-fn random_queues_give_out_every_byte_once_and_the_newest() {
+fn random_queues_hand_out_every_byte_once_and_the_newest() {
     let seed = seed();
     for order in [Order::Arrival, Order::Offset, Order::Target, Order::Trio] {
         (0..50).for_each(|round| play(order, seed.wrapping_mul(1000).wrapping_add(round)));
     }
 }
 
-/// What leaves, as `target:file:start+len`, one batch after the other.
+/// The batches in the order they leave, as `target:file:start+len`.
 fn leaving(order: Order, writes: &[(u64, u64, u64)]) -> String {
     let mut drain = Drain::new(order, Bytes(8));
     let layout = Layout::new(vec![TargetId(0), TargetId(1)], 4);
     for (stamp, &(file, start, len)) in writes.iter().enumerate() {
         drain.insert(FileId(file), &layout, Span::new(start, start + len), Stamp(stamp as u64 + 1));
     }
-    let mut said = Vec::new();
+    let mut batches = Vec::new();
     let granted = [TargetId(1), TargetId(0)];
     let pick = if order == Order::Trio { Pick::Granted(&granted) } else { Pick::Any(0) };
     while let Some((id, batch)) = drain.next(pick) {
         let span = batch.span();
-        said.push(format!("{}:{}:{}+{}", batch.target, batch.file, span.start, span.len()));
+        batches.push(format!("{}:{}:{}+{}", batch.target, batch.file, span.start, span.len()));
         drain.done(id);
     }
-    said.join(" ")
+    batches.join(" ")
 }
 
 #[test]
-fn each_order_is_what_it_says() {
-    // Two files over two targets in stripes of 4, written backwards and in turns.
+fn batches_leave_in_each_configured_order() {
+    // Two files over two targets in stripes of 4, written backwards and interleaved.
     let writes = [(2, 8, 4), (1, 8, 4), (2, 2, 4), (1, 0, 2), (1, 2, 2)];
     assert_eq!(leaving(Order::Arrival, &writes), "0:2:8+4 0:1:8+4 0:2:2+2 1:2:4+2 0:1:0+2 0:1:2+2");
     assert_eq!(leaving(Order::Offset, &writes), "0:1:0+4 0:1:8+4 0:2:2+2 1:2:4+2 0:2:8+4");
@@ -178,25 +181,26 @@ fn each_order_is_what_it_says() {
     assert_eq!(leaving(Order::Trio, &writes), "1:2:4+2 0:1:0+4 0:1:8+4 0:2:2+2 0:2:8+4");
 }
 
-/// The index hears of one file after the other; what counts is when the bytes were written.
+/// The index gets one file after the other; the order follows the stamps of the writes.
 #[test]
-fn arrival_is_when_bytes_were_written_not_when_the_index_heard_of_them() {
+fn arrival_order_follows_write_stamps_not_insertions() {
     let mut drain = Drain::new(Order::Arrival, Bytes(8));
     let layout = Layout::new(vec![TargetId(0)], 4);
     for (file, start, stamp) in [(1, 0, 1), (1, 4, 3), (2, 0, 2), (2, 4, 4)] {
         drain.insert(FileId(file), &layout, Span::new(start, start + 4), Stamp(stamp));
     }
-    let mut said = Vec::new();
+    let mut batches = Vec::new();
     while let Some((id, batch)) = drain.next(Pick::Any(0)) {
-        said.push((batch.file.0, batch.span().start));
+        batches.push((batch.file.0, batch.span().start));
         drain.done(id);
     }
-    assert_eq!(said, [(1, 0), (2, 0), (1, 4), (2, 4)]);
+    assert_eq!(batches, [(1, 0), (2, 0), (1, 4), (2, 4)]);
 }
 
-/// Ten checkpoints in one place, nine of them overwritten or deleted before they leave: only live bytes do.
+/// Ten checkpoints at the same offsets, nine of them overwritten or deleted before the drain: only live bytes
+/// leave.
 #[test]
-fn superseded_checkpoints_never_leave() {
+fn superseded_checkpoints_are_never_drained() {
     let layout = Layout::new(vec![TargetId(0), TargetId(1)], 1 << 20);
     let mut drain = Drain::new(Order::Trio, Bytes::mib(8));
     let size = 10 << 20;
@@ -216,7 +220,7 @@ fn superseded_checkpoints_never_leave() {
 }
 
 #[test]
-fn what_was_given_out_and_is_not_done_is_known_for_each_file() {
+fn bytes_in_flight_are_known_for_each_file() {
     let mut drain = Drain::new(Order::Offset, Bytes(10));
     let (one, other) = (FileId(1), FileId(2));
     drain.insert(one, &Layout::whole(TargetId(0)), Span::new(0, 25), Stamp(1));

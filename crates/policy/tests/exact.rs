@@ -1,7 +1,7 @@
-//! Shares, computed a second time by other means.
+//! Shares, compared with independent computations.
 
 use forebay_model::{Job, ServerId};
-use forebay_policy::share::{Dice, Policy, Presence, divide, outline, shares, transitions};
+use forebay_policy::share::{Policy, Presence, Rng, divide, outline, shares, transitions};
 
 mod common;
 use common::{job, random_jobs, random_policy, seed};
@@ -28,7 +28,7 @@ fn check(line: &str) {
 }
 
 #[test]
-fn the_papers_examples() {
+fn shares_match_the_published_examples() {
     // Fig. 3 (a), and Figs 3 (b) and 4.
     check("job-fair | 1 a g 1 1; 2 b g 1 1 | 0.5 0.5");
     let two_and_four = "1 a g 1 1; 2 a g 1 1; 3 b g 1 1; 4 b g 1 1; 5 b g 1 1; 6 b g 1 1";
@@ -49,17 +49,17 @@ fn the_papers_examples() {
 }
 
 #[test]
-fn other_policies_and_odd_jobs() {
+fn shares_of_other_policies_and_odd_jobs() {
     check("priority-fair | 1 a g 1 1; 2 b g 1 3 | 0.25 0.75");
     check("group-fair | 1 a g 1 1; 2 b g 1 1; 3 b h 1 1 | 0.25 0.25 0.5");
     check("group-then-user-fair | 1 a g 1 1; 2 b g 1 1; 3 b g 1 1; 4 b h 1 1 | 0.25 0.125 0.125 0.5");
     // One user in two groups is two users there.
     check("group-user-job-fair | 1 a g 1 1; 2 a h 1 1; 3 b h 1 1 | 0.5 0.25 0.25");
-    // Zero counts as one; nobody divides by nothing.
+    // Zero counts as one, so no division by zero occurs.
     check("size-fair | 1 a g 0 1; 2 b g 1 1 | 0.5 0.5");
     check("priority-fair | 1 a g 1 0; 2 b g 1 0 | 0.5 0.5");
     check("size-fair | 1 a g 4294967295 1; 2 b g 1 1 | 4294967295/4294967296 1/4294967296");
-    // Under fifo nothing is promised; the dry run shows jobs as equals.
+    // `fifo` defines no shares; the dry run shows jobs as equals.
     check("fifo | 1 a g 9 9; 2 b h 1 1 | 0.5 0.5");
     assert!(shares(&"size-fair".parse().expect("a policy"), &[]).is_empty());
     let nameless = Job { user: String::new(), group: String::new(), ..job("1 a g 1 1") };
@@ -69,8 +69,8 @@ fn other_policies_and_odd_jobs() {
     );
 }
 
-/// The share of one job, straight from the words of the policy: go down, and at each level divide by how many
-/// siblings are really there.
+/// The share of one job, directly from the definition: descend, and at each level divide by the number of
+/// siblings.
 fn by_counting(policy: &Policy, jobs: &[Job], me: &Job) -> f64 {
     let mut share = 1.0;
     let mut peers: Vec<&Job> = jobs.iter().collect();
@@ -101,11 +101,11 @@ fn by_counting(policy: &Policy, jobs: &[Job], me: &Job) -> f64 {
 #[test]
 fn random_hierarchies_equal_an_independent_computation() {
     let seed = seed(101);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     for round in 0..5_000 {
-        let policy = random_policy(&mut dice);
-        let count = 1 + dice.below(40) as usize;
-        let jobs = random_jobs(&mut dice, count);
+        let policy = random_policy(&mut rng);
+        let count = 1 + rng.below(40) as usize;
+        let jobs = random_jobs(&mut rng, count);
         let got = shares(&policy, &jobs);
         assert!((got.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         for (job, got) in jobs.iter().zip(&got) {
@@ -116,12 +116,12 @@ fn random_hierarchies_equal_an_independent_computation() {
 }
 
 #[test]
-fn random_matrices_written_out_have_the_same_product() {
-    let mut dice = Dice::new(seed(102));
+fn random_dense_matrices_have_the_same_product() {
+    let mut rng = Rng::new(seed(102));
     for _ in 0..500 {
-        let policy = random_policy(&mut dice);
-        let count = 1 + dice.below(30) as usize;
-        let jobs = random_jobs(&mut dice, count);
+        let policy = random_policy(&mut rng);
+        let count = 1 + rng.below(30) as usize;
+        let jobs = random_jobs(&mut rng, count);
         let mut product = vec![vec![1.0]];
         for matrix in transitions(&policy, &jobs) {
             let dense = matrix.dense();
@@ -147,7 +147,7 @@ fn random_matrices_written_out_have_the_same_product() {
 }
 
 #[test]
-fn the_outline_is_a_tree() {
+fn outline_prints_shares_as_a_tree() {
     let policy: Policy = "user-size-fair".parse().expect("a policy");
     let jobs = [job("1 ada g 1 1"), job("2 bob g 4 1"), job("3 ada g 3 1")];
     let lines: Vec<String> = outline(&policy, &jobs)
@@ -185,15 +185,15 @@ fn global_shares_hold_over_two_servers() {
     for list in divide(&job_fair, &equal, &jobs).servers.values() {
         assert!(list.iter().all(|(_, share)| (share - 0.5).abs() < 1e-12), "{list:?}");
     }
-    // Unknown servers and jobs that are nowhere are left out.
+    // Unknown servers and jobs without servers are omitted.
     let jobs = [presence("1 a g 1 1", &[1, 9]), presence("2 b g 1 1", &[9]), presence("3 c g 1 1", &[])];
     let allotment = divide(&job_fair, &equal, &jobs);
     assert_eq!(allotment.jobs.len(), 1);
     assert!(divide(&job_fair, &equal, &[]).jobs.is_empty());
 }
 
-/// Weighted max-min totals by progressive filling over all subsets of jobs, in exact fractions: a set of jobs can
-/// never get more than the servers it touches, so the tightest set not yet settled settles next.
+/// Weighted max-min totals by progressive filling over all subsets of jobs, in exact fractions: a set of jobs
+/// can never get more than the capacity of its servers, so the tightest remaining set is fixed next.
 fn by_subsets(capacity: &[u64], jobs: &[(u64, u32)]) -> Vec<(u128, u128)> {
     let touched = |set: u32| -> u32 {
         jobs.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).fold(0, |mask, (_, job)| mask | job.1)
@@ -201,16 +201,16 @@ fn by_subsets(capacity: &[u64], jobs: &[(u64, u32)]) -> Vec<(u128, u128)> {
     let room =
         |mask: u32| -> u64 { (0..capacity.len()).filter(|s| mask >> s & 1 == 1).map(|s| capacity[s]).sum() };
     let everyone = (1_u32 << jobs.len()) - 1;
-    let mut settled = 0_u32;
+    let mut fixed = 0_u32;
     let mut totals = vec![(0, 1); jobs.len()];
-    while settled != everyone {
+    while fixed != everyone {
         let mut tightest: Option<(u128, u128, u32)> = None;
         for set in 1..=everyone {
-            if set & settled != 0 {
+            if set & fixed != 0 {
                 continue;
             }
-            // Those settled hold all of their servers.
-            let up = u128::from(room(touched(set) & !touched(settled)));
+            // Fixed jobs use all capacity of their servers.
+            let up = u128::from(room(touched(set) & !touched(fixed)));
             let down: u128 =
                 (0..jobs.len()).filter(|i| set >> i & 1 == 1).map(|i| u128::from(jobs[i].0)).sum();
             if tightest.is_none_or(|(u, d, s)| {
@@ -219,11 +219,11 @@ fn by_subsets(capacity: &[u64], jobs: &[(u64, u32)]) -> Vec<(u128, u128)> {
                 tightest = Some((up, down, set));
             }
         }
-        let (up, down, set) = tightest.expect("a set that is not settled");
+        let (up, down, set) = tightest.expect("a set that is not fixed");
         for (i, total) in totals.iter_mut().enumerate().filter(|(i, _)| set >> i & 1 == 1) {
             *total = (up * u128::from(jobs[i].0), down);
         }
-        settled |= set;
+        fixed |= set;
     }
     totals
 }
@@ -231,15 +231,15 @@ fn by_subsets(capacity: &[u64], jobs: &[(u64, u32)]) -> Vec<(u128, u128)> {
 #[test]
 fn random_global_shares_equal_an_exact_reference() {
     let seed = seed(103);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let policy: Policy = "size-fair".parse().expect("a policy");
     for round in 0..3_000 {
-        let servers = 1 + dice.below(4) as usize;
-        let count = 1 + dice.below(7) as usize;
-        let same = dice.below(2) == 0;
-        let capacity: Vec<u64> = (0..servers).map(|_| if same { 1 } else { 1 + dice.below(5) }).collect();
+        let servers = 1 + rng.below(4) as usize;
+        let count = 1 + rng.below(7) as usize;
+        let same = rng.below(2) == 0;
+        let capacity: Vec<u64> = (0..servers).map(|_| if same { 1 } else { 1 + rng.below(5) }).collect();
         let jobs: Vec<(u64, u32)> =
-            (0..count).map(|_| (1 + dice.below(16), 1 + dice.below((1 << servers) - 1) as u32)).collect();
+            (0..count).map(|_| (1 + rng.below(16), 1 + rng.below((1 << servers) - 1) as u32)).collect();
         let named: Vec<(ServerId, f64)> =
             capacity.iter().enumerate().map(|(i, &c)| (ServerId(i as u16), c as f64)).collect();
         let present: Vec<Presence> = jobs
@@ -264,7 +264,7 @@ fn random_global_shares_equal_an_exact_reference() {
             );
             assert!(list.iter().all(|(_, share)| *share >= 0.0), "{story}");
         }
-        // The totals are what the servers really give.
+        // The totals match the capacity that the servers grant.
         for (i, (id, part)) in allotment.jobs.iter().enumerate() {
             let given: f64 = allotment
                 .servers

@@ -1,7 +1,7 @@
-//! λ-delayed global fairness: two servers in virtual time that tell each other their jobs every λ.
+//! λ-delayed global fairness: two servers in virtual time that exchange their job tables every λ.
 
 use forebay_model::{JobId, ServerId};
-use forebay_policy::share::{Dice, Discipline, Peers, Policy, Rate, Table, Tick, divide};
+use forebay_policy::share::{Discipline, Peers, Policy, Rate, Rng, Table, Tick, divide};
 
 mod common;
 use common::{Load, World, seed};
@@ -9,7 +9,7 @@ use common::{Load, World, seed};
 const RATE: u64 = 400 << 20;
 const SIZE: u64 = 64 << 10;
 
-/// Servers that exchange tables every `lambda` until `end`, each with its own view of the others.
+/// Servers that exchange tables every `lambda` until `end`, each with its own view of its peers.
 struct Cluster {
     policy: Policy,
     lambda: Tick,
@@ -64,7 +64,7 @@ impl Cluster {
         }
     }
 
-    /// Parts of what all servers did.
+    /// Jobs' parts of the total work of all servers.
     fn parts(&self, jobs: &[u64], from: Tick, to: Tick) -> Vec<f64> {
         let work: Vec<u64> = jobs
             .iter()
@@ -87,14 +87,14 @@ fn fig5() -> Vec<Vec<Load>> {
 }
 
 #[test]
-fn the_papers_two_servers_are_fair_by_the_second_interval() {
+fn two_servers_are_fair_by_the_second_interval() {
     for lambda in [10, 50, 200, 500] {
         let mut cluster = Cluster::new(Discipline::Stride, "size-fair", Tick::ms(lambda), &fig5());
         cluster.run(Tick::ms(5_000));
         let story = format!("λ = {lambda} ms");
         let unfair = cluster.parts(&[1, 2, 3], Tick(0), Tick::ms(lambda));
-        assert!(unfair[0] > 0.6, "{story}: each for itself at first, {unfair:?}");
-        // A window of one interval, or as many as hold some hundred requests.
+        assert!(unfair[0] > 0.6, "{story}: without exchange at first, {unfair:?}");
+        // A window of one interval, or of enough intervals for a few hundred requests.
         let window = Tick::ms(lambda.max(50));
         let second = cluster.parts(&[1, 2, 3], Tick::ms(lambda), Tick::ms(lambda).after(window));
         check(&second, &[0.5, 0.25, 0.25], 0.02, &format!("{story}, second interval"));
@@ -104,7 +104,7 @@ fn the_papers_two_servers_are_fair_by_the_second_interval() {
 }
 
 #[test]
-fn lots_reach_the_same_global_shares() {
+fn lottery_reaches_the_same_global_shares() {
     for lambda in [10, 50, 200, 500] {
         let mut cluster = Cluster::new(Discipline::Tokens, "size-fair", Tick::ms(lambda), &fig5());
         cluster.run(Tick::ms(120_000));
@@ -114,7 +114,7 @@ fn lots_reach_the_same_global_shares() {
 }
 
 #[test]
-fn a_job_on_both_servers_leaves_one_to_a_job_that_has_only_that() {
+fn job_on_two_servers_yields_one_to_a_job_with_only_that() {
     let load = |words| Load::new(words, SIZE).depth(32);
     let loads = vec![vec![load("1 a g 1 1"), load("2 b g 1 1")], vec![load("1 a g 1 1")]];
     let mut cluster = Cluster::new(Discipline::Stride, "job-fair", Tick::ms(100), &loads);
@@ -128,7 +128,7 @@ fn a_job_on_both_servers_leaves_one_to_a_job_that_has_only_that() {
 }
 
 #[test]
-fn a_join_and_a_leave_are_fair_within_two_intervals() {
+fn join_and_leave_are_fair_within_two_intervals() {
     let load = |words| Load::new(words, SIZE).depth(32);
     let loads = vec![
         vec![load("1 a g 16 1"), load("2 b g 8 1")],
@@ -139,7 +139,7 @@ fn a_join_and_a_leave_are_fair_within_two_intervals() {
         cluster.run(Tick::ms(9_000));
         let parts = |from: u64, to: u64| cluster.parts(&[1, 2, 3], Tick::ms(from), Tick::ms(to));
         let story = format!("λ = {lambda} ms");
-        // Two thirds of two servers for the first job: all of the second server and a third of the first.
+        // Two thirds of two servers for the first job: the whole second server and a third of the first.
         check(&parts(2 * lambda, 3_000), &[2.0 / 3.0, 1.0 / 3.0, 0.0], 0.01, &story);
         check(&parts(3_050 + 2 * lambda, 6_000), &[0.5, 0.25, 0.25], 0.01, &story);
         let after = parts(6_060 + 2 * lambda, 9_000);
@@ -148,29 +148,28 @@ fn a_join_and_a_leave_are_fair_within_two_intervals() {
 }
 
 #[test]
-fn random_tables_never_upset_a_server() {
+fn random_job_tables_never_break_a_server() {
     let seed = seed(302);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let mut peers = Peers::new((0..4).map(ServerId), Tick::ms(1_000));
     let policy: Policy = "group-user-size-fair".parse().expect("a policy");
     let mut taken = 0;
     for round in 0..2_000 {
         let now = Tick::ms(round * 10);
-        let count = dice.below(20) as usize;
+        let count = rng.below(20) as usize;
         let jobs = (0..count)
             .map(|_| {
-                let nodes = [0, 1, 7, 1 << 20, u32::MAX][(dice.below(40) as usize).min(4)];
+                let nodes = [0, 1, 7, 1 << 20, u32::MAX][(rng.below(40) as usize).min(4)];
                 let mut job =
-                    common::job(&format!("{} u{} g{} 1 1", dice.below(500), dice.below(4), dice.below(3)));
-                job.nodes = if nodes == u32::MAX && dice.below(20) > 0 { 3 } else { nodes };
+                    common::job(&format!("{} u{} g{} 1 1", rng.below(500), rng.below(4), rng.below(3)));
+                job.nodes = if nodes == u32::MAX && rng.below(20) > 0 { 3 } else { nodes };
                 job
             })
             .collect();
-        let capacity =
-            [1.0, 2.5, 0.0, -3.0, f64::NAN, f64::INFINITY, 1e300][(dice.below(60) as usize).min(6)];
-        let capacity = if capacity == 1e300 && dice.below(10) > 0 { 1.0 } else { capacity };
+        let capacity = [1.0, 2.5, 0.0, -3.0, f64::NAN, f64::INFINITY, 1e300][(rng.below(60) as usize).min(6)];
+        let capacity = if capacity == 1e300 && rng.below(10) > 0 { 1.0 } else { capacity };
         let table =
-            Table { server: ServerId(dice.below(5) as u16), version: dice.below(round + 2), capacity, jobs };
+            Table { server: ServerId(rng.below(5) as u16), version: rng.below(round + 2), capacity, jobs };
         taken += u32::from(peers.offer(table, now).is_ok());
         let allotment = divide(&policy, &peers.capacities(now), &peers.jobs(now));
         for (server, list) in &allotment.servers {

@@ -1,11 +1,11 @@
-//! Placement over random topologies, against what an independent look at the same description finds.
+//! Placement on random topologies, compared with independent computations on the same description.
 
-use forebay_dice::{Dice, Seeded, rounds};
 use forebay_policy::Tick;
 use forebay_policy::place::{
     Client, Description, FilePlan, HALF_LIFE, Job, Ledger, Limits, Part, Pattern, Plan, Router, Routers,
     Server, Shape, State, Stripes, Target, Topology, Trouble, Weights, Writer, imbalance, place,
 };
+use forebay_testkit::{Rng, Seeded, rounds};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn client(name: &str, routers: Routers) -> Client {
     Client { name: name.to_owned(), routers }
 }
 
-/// Two servers of two targets behind a router each; a client near each router.
+/// Two servers with two targets each, each reached through its own router; a client near each router.
 fn two_sides() -> Description {
     Description {
         routers: vec![router("r0", Some(&["s0"])), router("r1", Some(&["s1"]))],
@@ -66,16 +66,16 @@ fn stripes(file: &FilePlan) -> &Stripes {
 }
 
 fn fresh(description: &Description, weights: Weights, job: u64) -> Ledger {
-    Ledger::new(Arc::new(Topology::new(description.clone()).expect("it makes sense")), weights, job)
+    Ledger::new(Arc::new(Topology::new(description.clone()).expect("valid topology")), weights, job)
 }
 
 #[test]
-fn clients_use_what_they_reach_and_share_what_all_reach() {
+fn clients_use_reachable_targets_and_share_common_ones() {
     let description = two_sides();
     let mut ledger = fresh(&description, Weights::default(), 1);
-    // Whoever reaches everything chose first, and makes room for those who do not.
+    // Files of clients that reach all targets move away for clients that do not.
     let all = [writers(4, Some(2), Some(MIB)), writers(8, Some(0), Some(MIB))].concat();
-    let plan = place(&mut ledger, &job(&all, Pattern::PerProcess)).expect("there is room");
+    let plan = place(&mut ledger, &job(&all, Pattern::PerProcess)).expect("placement fits");
     assert_eq!(plan.load.target, [4, 4, 2, 2]);
     assert_eq!(plan.load.server, [8, 4]);
     assert_eq!(plan.load.router, [8, 4]);
@@ -83,7 +83,7 @@ fn clients_use_what_they_reach_and_share_what_all_reach() {
 }
 
 #[test]
-fn jobs_do_not_march_in_step_but_agree_with_themselves() {
+fn jobs_start_on_different_targets_deterministically() {
     let topology = Arc::new(Topology::flat(64));
     let first = |job_number| {
         let mut ledger = Ledger::new(topology.clone(), Weights::default(), job_number);
@@ -96,7 +96,7 @@ fn jobs_do_not_march_in_step_but_agree_with_themselves() {
 }
 
 #[test]
-fn what_was_done_counts_less_and_less() {
+fn past_load_decays() {
     let mut ledger = fresh(&two_sides(), Weights::default(), 3);
     place(&mut ledger, &job(&writers(1, Some(0), Some(64 * MIB)), Pattern::PerProcess)).expect("room");
     let used = (0..2)
@@ -109,7 +109,7 @@ fn what_was_done_counts_less_and_less() {
 }
 
 #[test]
-fn a_shared_file_has_a_stripe_for_each_writer() {
+fn shared_file_has_a_stripe_for_each_writer() {
     let description = two_sides();
     // writers, bytes, limits → targets, stripe size
     for (count, bytes, count_of_stripes, size) in
@@ -118,7 +118,7 @@ fn a_shared_file_has_a_stripe_for_each_writer() {
         let mut ledger = fresh(&description, Weights::default(), 5);
         let all = writers(count, Some(2), None);
         let asked = Job { file_size: Some(bytes), ..job(&all, Pattern::Shared) };
-        let plan = place(&mut ledger, &asked).expect("there is room");
+        let plan = place(&mut ledger, &asked).expect("placement fits");
         let found = stripes(&plan.files[0]);
         assert_eq!(
             (found.targets.len(), found.size),
@@ -129,12 +129,12 @@ fn a_shared_file_has_a_stripe_for_each_writer() {
 }
 
 #[test]
-fn stripes_make_room_for_those_that_reach_less() {
-    // Whoever comes first would take what only the others reach, for some jobs.
+fn stripes_move_for_writers_that_reach_fewer_targets() {
+    // For some jobs the first stripes would take targets that only later stripes reach.
     for number in 0..50 {
         let mut ledger = fresh(&two_sides(), Weights::default(), number);
         let all = [writers(2, Some(2), Some(MIB)), writers(2, Some(0), Some(MIB))].concat();
-        let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("there is room");
+        let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("placement fits");
         let found = stripes(&plan.files[0]);
         assert_eq!((found.targets.len(), found.size), (4, MIB), "job {number}");
         assert!(found.targets[2..].iter().all(|&target| target < 2), "job {number}: {found:?}");
@@ -144,32 +144,32 @@ fn stripes_make_room_for_those_that_reach_less() {
 }
 
 #[test]
-fn a_file_of_unknown_size_grows_over_more_targets() {
+fn file_of_unknown_size_grows_over_more_targets() {
     let topology = Arc::new(Topology::flat(32));
     let all = writers(16, None, None);
     let mut ledger = Ledger::new(topology.clone(), Weights::default(), 5);
-    let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("there is room");
+    let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("placement fits");
     let Shape::Progressive(parts) = &plan.files[0].shape else { panic!("{plan:?}") };
     let widths: Vec<usize> = parts.iter().map(|part| part.stripes.targets.len()).collect();
     assert_eq!(widths, [1, 4, 16]);
     assert_eq!(parts.last().expect("parts").end, None);
     let plain = Job { limits: &Limits::STRIPES, ..job(&all, Pattern::Shared) };
-    let plan = place(&mut ledger, &plain).expect("there is room");
+    let plan = place(&mut ledger, &plain).expect("placement fits");
     assert_eq!((&plan.files[0].shape, plan.notes.len()), (&Shape::Usual, 1));
     let asked = Job { stripe_count: Some(3), stripe_size: Some(100_000), ..job(&all, Pattern::Shared) };
-    let plan = place(&mut ledger, &asked).expect("there is room");
+    let plan = place(&mut ledger, &asked).expect("placement fits");
     assert_eq!((stripes(&plan.files[0]).targets.len(), stripes(&plan.files[0]).size), (3, 131_072));
 }
 
 #[test]
-fn what_cannot_be_is_said_and_not_charged() {
+fn impossible_placement_is_refused_and_not_charged() {
     let mut description = two_sides();
     description.targets[0].state = State::Inactive;
     description.targets[1].free = Some(3 * MIB);
     let mut ledger = fresh(&description, Weights::default(), 1);
     let none = Trouble::NoTarget { writer: 3, bytes: MIB };
     assert_eq!(place(&mut ledger, &job(&writers(4, Some(0), Some(MIB)), Pattern::PerProcess)), Err(none));
-    // Nothing of that was kept: three fit.
+    // The failed attempt left no charge: three files fit.
     let plan = place(&mut ledger, &job(&writers(3, Some(0), Some(MIB)), Pattern::PerProcess));
     assert_eq!(plan.expect("three fit").load.target, [0, 3, 0, 0]);
     assert_eq!(place(&mut ledger, &job(&[], Pattern::Shared)), Err(Trouble::Writers(0)));
@@ -181,7 +181,7 @@ fn what_cannot_be_is_said_and_not_charged() {
 }
 
 #[test]
-fn descriptions_that_make_no_sense_are_refused() {
+fn invalid_topology_descriptions_are_refused() {
     type Spoil = fn(&mut Description);
     let cases: [(Spoil, Part, &str, &str); 9] = [
         (|d| d.routers[0].leads_to = Some(vec!["s9".into()]), Part::Router(0), "leads_to", "\"s9\""),
@@ -195,10 +195,10 @@ fn descriptions_that_make_no_sense_are_refused() {
             "in a circle: r0 → r1 → r0",
         ),
         (|d| d.targets[3].server = "s7".into(), Part::Target(3), "server", "no server \"s7\""),
-        (|d| d.targets[3].index = 1, Part::Target(3), "index", "\"t1\" has the number 1"),
-        (|d| d.targets[2].name = "t1".into(), Part::Target(2), "name", "\"t1\" is there twice"),
+        (|d| d.targets[3].index = 1, Part::Target(3), "index", "\"t1\" already has the index 1"),
+        (|d| d.targets[2].name = "t1".into(), Part::Target(2), "name", "\"t1\" occurs twice"),
         (|d| d.clients[1].routers = Routers::Preferred("r5".into()), Part::Client(1), "router", "\"r5\""),
-        (|d| d.servers[1].capacity = Some(0.0), Part::Server(1), "capacity", "above 0, not 0"),
+        (|d| d.servers[1].capacity = Some(0.0), Part::Server(1), "capacity", "0 is not a capacity"),
         (|d| d.routers[1].name = "s0".into(), Part::Router(1), "name", "a router and a server"),
         (|d| d.targets.clear(), Part::Whole, "target", "no targets"),
     ];
@@ -211,43 +211,43 @@ fn descriptions_that_make_no_sense_are_refused() {
     }
 }
 
-/// A random file system, and whether its targets are all the same and have room for everything.
-fn random_description(dice: &mut Dice) -> (Description, bool) {
-    let servers = 1 + dice.index(6);
-    let even = !dice.one_in(3);
+/// A random file system, and whether its targets are equal with enough space for all files.
+fn random_description(rng: &mut Rng) -> (Description, bool) {
+    let servers = 1 + rng.index(6);
+    let even = !rng.one_in(3);
     let mut targets = Vec::new();
     for server in 0..servers {
-        for _ in 0..=dice.index(5) {
+        for _ in 0..=rng.index(5) {
             let mut one = target(targets.len() as u32, &format!("s{server}"));
             if !even {
-                one.capacity = 1.0 + dice.below(4) as f64;
-                one.free = (!dice.one_in(3)).then(|| dice.below(40) * MIB);
+                one.capacity = 1.0 + rng.below(4) as f64;
+                one.free = (!rng.one_in(3)).then(|| rng.below(40) * MIB);
             }
-            if dice.one_in(8) && !targets.is_empty() {
-                one.state = *dice.pick(&[State::Inactive, State::Excluded]);
+            if rng.one_in(8) && !targets.is_empty() {
+                one.state = *rng.pick(&[State::Inactive, State::Excluded]);
             }
             targets.push(one);
         }
     }
-    let routers = dice.index(6);
+    let routers = rng.index(6);
     let routers: Vec<Router> = (0..routers)
         .map(|number| {
             let mut to: Vec<String> =
-                (0..servers).filter(|_| dice.one_in(2)).map(|i| format!("s{i}")).collect();
-            to.extend((number + 1..routers).filter(|_| dice.one_in(4)).map(|i| format!("r{i}")));
-            let leads_to = (!dice.one_in(3)).then_some(to);
-            let capacity = if even { 1.0 } else { 1.0 + dice.below(3) as f64 };
+                (0..servers).filter(|_| rng.one_in(2)).map(|i| format!("s{i}")).collect();
+            to.extend((number + 1..routers).filter(|_| rng.one_in(4)).map(|i| format!("r{i}")));
+            let leads_to = (!rng.one_in(3)).then_some(to);
+            let capacity = if even { 1.0 } else { 1.0 + rng.below(3) as f64 };
             Router { name: format!("r{number}"), capacity, leads_to }
         })
         .collect();
-    let clients = (0..1 + dice.index(5))
+    let clients = (0..1 + rng.index(5))
         .map(|number| {
-            let name = |dice: &mut Dice| format!("r{}", dice.index(routers.len()));
-            let near = match dice.below(3) {
-                1 if !routers.is_empty() => Routers::Preferred(name(dice)),
-                2 if !routers.is_empty() => Routers::Near(
-                    (0..1 + dice.index(3)).map(|_| (name(dice), dice.below(3) as u32)).collect(),
-                ),
+            let name = |rng: &mut Rng| format!("r{}", rng.index(routers.len()));
+            let near = match rng.below(3) {
+                1 if !routers.is_empty() => Routers::Preferred(name(rng)),
+                2 if !routers.is_empty() => {
+                    Routers::Near((0..1 + rng.index(3)).map(|_| (name(rng), rng.below(3) as u32)).collect())
+                }
                 _ => Routers::Any,
             };
             client(&format!("c{number}"), near)
@@ -257,19 +257,19 @@ fn random_description(dice: &mut Dice) -> (Description, bool) {
     (Description { routers, servers, targets, clients }, even)
 }
 
-/// The servers behind a router, found by walking.
-fn behind(description: &Description, router: &str, into: &mut BTreeSet<String>) {
+/// The servers that a router leads to, found by a walk.
+fn servers_of(description: &Description, router: &str, into: &mut BTreeSet<String>) {
     let Some(found) = description.routers.iter().find(|one| one.name == router) else {
         into.insert(router.to_owned());
         return;
     };
     match &found.leads_to {
         None => into.extend(description.servers.iter().map(|server| server.name.clone())),
-        Some(next) => next.iter().for_each(|next| behind(description, next, into)),
+        Some(next) => next.iter().for_each(|next| servers_of(description, next, into)),
     }
 }
 
-/// Which targets a client may use.
+/// The targets that a client may use.
 fn usable(description: &Description, client: &Client) -> BTreeSet<usize> {
     let mut servers = BTreeSet::new();
     let all = || description.routers.iter().map(|router| &router.name);
@@ -278,16 +278,16 @@ fn usable(description: &Description, client: &Client) -> BTreeSet<usize> {
             servers.extend(description.servers.iter().map(|server| server.name.clone()));
         }
         Routers::Any | Routers::Preferred(_) => {
-            all().for_each(|name| behind(description, name, &mut servers));
+            all().for_each(|name| servers_of(description, name, &mut servers));
         }
-        Routers::Near(near) => near.iter().for_each(|(name, _)| behind(description, name, &mut servers)),
+        Routers::Near(near) => near.iter().for_each(|(name, _)| servers_of(description, name, &mut servers)),
     }
     let targets = description.targets.iter().enumerate();
     let may = targets.filter(|(_, target)| target.state == State::Active && servers.contains(&target.server));
     may.map(|(number, _)| number).collect()
 }
 
-/// The least number of files that the fullest target must have, by matching writers to places one at a time.
+/// The least possible maximum number of files per target, by matching writers to places one at a time.
 fn least_height(reach: &[BTreeSet<usize>], targets: usize) -> usize {
     (1..)
         .find(|&height| matched(reach, targets, height))
@@ -295,7 +295,7 @@ fn least_height(reach: &[BTreeSet<usize>], targets: usize) -> usize {
 }
 
 fn matched(reach: &[BTreeSet<usize>], targets: usize, height: usize) -> bool {
-    fn settle(
+    fn augment(
         writer: usize,
         reach: &[BTreeSet<usize>],
         at: &mut Vec<Vec<usize>>,
@@ -311,7 +311,7 @@ fn matched(reach: &[BTreeSet<usize>], targets: usize, height: usize) -> bool {
                 return true;
             }
             for place in 0..height {
-                if settle(at[target][place], reach, at, height, seen) {
+                if augment(at[target][place], reach, at, height, seen) {
                     at[target][place] = writer;
                     return true;
                 }
@@ -320,11 +320,17 @@ fn matched(reach: &[BTreeSet<usize>], targets: usize, height: usize) -> bool {
         false
     }
     let mut at = vec![Vec::new(); targets];
-    (0..reach.len()).all(|writer| settle(writer, reach, &mut at, height, &mut BTreeSet::new()))
+    (0..reach.len()).all(|writer| augment(writer, reach, &mut at, height, &mut BTreeSet::new()))
 }
 
-/// Σ wᵢ·Rᵢ from the description and from what was counted, a file of one MiB each.
-fn reckoned(description: &Description, weights: Weights, plan: &Plan, routers: &[u32], target: usize) -> f64 {
+/// Σ wᵢ·Rᵢ from the description and the counted load, with files of one MiB.
+fn expected_cost(
+    description: &Description,
+    weights: Weights,
+    plan: &Plan,
+    routers: &[u32],
+    target: usize,
+) -> f64 {
     let relative = |load: u64, capacity: f64, all: f64| load as f64 / (capacity / all);
     let sum = |all: &[f64]| all.iter().sum::<f64>();
     let active = |target: &&Target| target.state == State::Active;
@@ -347,14 +353,14 @@ fn reckoned(description: &Description, weights: Weights, plan: &Plan, routers: &
         + weights.space * relative(plan.load.target[target], room[target], sum(&room))
 }
 
-/// All of a plan that can be seen from the description alone.
+/// Checks a plan against the description.
 fn check_files(description: &Description, all: &[Writer], plan: &Plan, asked: &Job<'_>, context: &str) {
     let reach: Vec<BTreeSet<usize>> =
         description.clients.iter().map(|client| usable(description, client)).collect();
     let mut filled: BTreeMap<u32, u64> = BTreeMap::new();
     let mut next = 0;
     for file in &plan.files {
-        assert_eq!(file.writers.start, next, "{context}: everyone writes one file");
+        assert_eq!(file.writers.start, next, "{context}: every writer has one file");
         next = file.writers.end;
         let found = stripes(file);
         let bytes: u64 = all[file.writers.clone()].iter().map(|writer| writer.bytes.expect("known")).sum();
@@ -381,7 +387,7 @@ fn check_files(description: &Description, all: &[Writer], plan: &Plan, asked: &J
     assert_eq!(next, all.len(), "{context}");
     for (target, bytes) in filled {
         let free = description.targets[target as usize].free.unwrap_or(u64::MAX);
-        assert!(bytes <= free, "{context}: target {target} has no room for {bytes} bytes");
+        assert!(bytes <= free, "{context}: target {target} has too little space for {bytes} bytes");
     }
 }
 
@@ -390,23 +396,23 @@ fn random_topologies_are_used_evenly() {
     let seeded = Seeded::new();
     let (mut placed, mut perfect) = (0, 0);
     for round in rounds(4000) {
-        let mut dice = seeded.dice(round);
-        let (description, even) = random_description(&mut dice);
-        let count = 1 + dice.index(40);
+        let mut rng = seeded.rng(round);
+        let (description, even) = random_description(&mut rng);
+        let count = 1 + rng.index(40);
         let clients = description.clients.len() as u64;
         let all: Vec<Writer> = (0..count)
-            .map(|_| Writer { client: Some(dice.below(clients) as u32), bytes: Some(MIB) })
+            .map(|_| Writer { client: Some(rng.below(clients) as u32), bytes: Some(MIB) })
             .collect();
         let pattern =
-            *dice.pick(&[Pattern::PerProcess, Pattern::PerProcess, Pattern::Shared, Pattern::Grouped(3)]);
+            *rng.pick(&[Pattern::PerProcess, Pattern::PerProcess, Pattern::Shared, Pattern::Grouped(3)]);
         let asked = job(&all, pattern);
         let context = format!("round {round}: {pattern:?}");
-        let weights = *dice.pick(&[
+        let weights = *rng.pick(&[
             Weights::default(),
             Weights { router: 0.1, server: 0.1, target: 0.8, space: 0.0 },
             Weights { router: 0.2, server: 0.2, target: 0.2, space: 0.4 },
         ]);
-        let number = dice.next();
+        let number = rng.next();
         let mut ledger = fresh(&description, weights, number);
         let reach: Vec<BTreeSet<usize>> =
             description.clients.iter().map(|one| usable(&description, one)).collect();
@@ -415,9 +421,9 @@ fn random_topologies_are_used_evenly() {
         let plan = match place(&mut ledger, &asked) {
             Ok(plan) => plan,
             Err(trouble) => {
-                let nobody = of.iter().any(BTreeSet::is_empty);
+                let unreachable = of.iter().any(BTreeSet::is_empty);
                 let apart = pattern != Pattern::PerProcess;
-                assert!(nobody || !even || apart, "{context}: {trouble}");
+                assert!(unreachable || !even || apart, "{context}: {trouble}");
                 continue;
             }
         };
@@ -429,10 +435,11 @@ fn random_topologies_are_used_evenly() {
         }
         let active = |&target: &usize| description.targets[target].state == State::Active;
         for target in (0..description.targets.len()).filter(active) {
-            let routers: Vec<u32> =
-                (0..description.routers.len() as u32).filter(|_| dice.one_in(2)).collect();
-            let (found, own) =
-                (ledger.cost(&routers, target), reckoned(&description, weights, &plan, &routers, target));
+            let routers: Vec<u32> = (0..description.routers.len() as u32).filter(|_| rng.one_in(2)).collect();
+            let (found, own) = (
+                ledger.cost(&routers, target),
+                expected_cost(&description, weights, &plan, &routers, target),
+            );
             let finite = description.targets.iter().all(|target| target.free != Some(0));
             assert!(!finite || (found - own).abs() <= 1e-9 * own.max(1.0), "{context}: {found} is not {own}");
         }
@@ -461,22 +468,22 @@ fn random_topologies_are_used_evenly() {
 fn random_choices_are_the_cheapest() {
     let seeded = Seeded::new();
     for round in rounds(300) {
-        let mut dice = seeded.dice(round ^ 0xc057);
-        let (mut description, _) = random_description(&mut dice);
+        let mut rng = seeded.rng(round ^ 0xc057);
+        let (mut description, _) = random_description(&mut rng);
         description.targets.iter_mut().for_each(|target| target.free = None);
         let mut ledger = fresh(&description, Weights::default(), round);
         for step in 0..30 {
-            let client = dice.index(description.clients.len());
+            let client = rng.index(description.clients.len());
             let reach = usable(&description, &description.clients[client]);
             let before = ledger.clone();
-            let one = [Writer { client: Some(client as u32), bytes: Some((1 + dice.below(9)) * MIB) }];
+            let one = [Writer { client: Some(client as u32), bytes: Some((1 + rng.below(9)) * MIB) }];
             let Ok(plan) = place(&mut ledger, &job(&one, Pattern::PerProcess)) else {
                 assert!(reach.is_empty(), "round {round}, step {step}");
                 continue;
             };
             let chosen = stripes(&plan.files[0]).targets[0] as usize;
             assert!(reach.contains(&chosen), "round {round}, step {step}");
-            // Through no router at all nothing is dearer than what was chosen through its own.
+            // No reachable target is cheaper without any router than the chosen one with its routers.
             let used: Vec<u32> =
                 (0..description.routers.len() as u32).filter(|&r| plan.load.router[r as usize] > 0).collect();
             let paid = before.cost(&used, chosen);

@@ -1,9 +1,9 @@
-//! Where writes go: the paper's examples, and random streams against a computation of their own.
+//! Routing of writes: the paper's examples, and random streams against an independent computation.
 
-use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, ErrorKind, FileId};
 use forebay_policy::Tick;
-use forebay_policy::route::{Detector, Marks, Mode, Route, Router, Seen, Settings, Write, local};
+use forebay_policy::route::{Detector, Marks, Mode, Route, Seen, Settings, Write, WriteRouter, local};
+use forebay_testkit::{Rng, seed};
 
 const KIB: u64 = 1 << 10;
 
@@ -11,7 +11,7 @@ fn write(file: u64, offset: u64, len: u64) -> Write {
     Write { file: FileId(file), offset, len: Bytes(len), sync: false }
 }
 
-/// What a detector finds in the writes of one stream.
+/// Statistics of the writes as one stream.
 fn seen(writes: &[Write]) -> Seen {
     let mut detector = Detector::new(Settings::new(writes.len(), Marks::default()).unwrap());
     let mut all = writes.iter().filter_map(|write| detector.see(write));
@@ -20,7 +20,7 @@ fn seen(writes: &[Write]) -> Seen {
     found
 }
 
-/// Offsets in requests, in the order in which they came.
+/// Random writes among these offsets, in requests, in order of arrival.
 fn random(offsets: impl IntoIterator<Item = u64>) -> usize {
     let writes: Vec<Write> =
         offsets.into_iter().map(|offset| write(1, offset * 256 * KIB, 256 * KIB)).collect();
@@ -29,7 +29,7 @@ fn random(offsets: impl IntoIterator<Item = u64>) -> usize {
 
 /// Fig. 4: sorted, #2 and #3 follow each other, #4 and #7 do not.
 #[test]
-fn the_sorted_example_of_the_paper() {
+fn published_sorting_example_counts_its_random_writes() {
     assert_eq!(random([1, 7, 8, 2, 4, 3, 9]), 1);
     assert_eq!(random([4, 7]), 1);
     assert_eq!(random([3, 2]), 0);
@@ -39,21 +39,21 @@ fn the_sorted_example_of_the_paper() {
 const PROCESSES: u64 = 16;
 const REQUESTS: u64 = 65_536;
 
-/// Arrivals of 16 processes in random order, none of them more than `ahead` requests before the last: which process, and
-/// the how manieth of its own requests it is.
-fn arrivals(ahead: u64, mut tell: impl FnMut(u64, u64)) {
-    let mut dice = Dice::new(seed());
+/// Arrivals of 16 processes in random order, none more than `ahead` requests before the last: calls back with
+/// the process and the index of its request.
+fn arrivals(ahead: u64, mut notify: impl FnMut(u64, u64)) {
+    let mut rng = Rng::new(seed());
     let mut next = [0; PROCESSES as usize];
     for _ in 0..REQUESTS {
         let last = *next.iter().min().unwrap();
         let ready: Vec<usize> = (0..next.len()).filter(|&process| next[process] <= last + ahead).collect();
-        let process = ready[dice.below(ready.len() as u64) as usize];
-        tell(process as u64, next[process]);
+        let process = ready[rng.below(ready.len() as u64) as usize];
+        notify(process as u64, next[process]);
         next[process] += 1;
     }
 }
 
-/// The mean share of random requests over all streams of a pattern.
+/// The mean share of random writes over all streams of a pattern.
 fn percent(ahead: u64, place: impl Fn(u64, u64) -> u64) -> f64 {
     let mut detector = Detector::new(Settings::default());
     let (mut sum, mut count) = (0.0, 0.0);
@@ -65,12 +65,12 @@ fn percent(ahead: u64, place: impl Fn(u64, u64) -> u64) -> f64 {
     sum / count
 }
 
-/// The paper's three patterns at 16 processes: 11 % (15/127), 45 % (57/127) and 100 %. Contiguous segments and random
-/// places give that in any order of arrival. What strided gives depends on nothing but the order: none when processes
-/// keep step, ever more the further they drift apart; the paper's 45 % is what processes give that drift apart by up to
-/// a dozen requests.
+/// The paper's three patterns at 16 processes: 11 % (15/127), 45 % (57/127) and 100 %. Contiguous segments
+/// and random offsets give these for any order of arrival. The strided pattern depends on the order: no
+/// random writes when processes keep step, more the further they drift apart. The paper's 45 % corresponds to
+/// processes that drift apart by up to a dozen requests.
 #[test]
-fn the_patterns_of_the_paper_at_sixteen_processes() {
+fn published_patterns_at_sixteen_processes() {
     let segment = REQUESTS / PROCESSES;
     let contiguous = |ahead| percent(ahead, |process, number| process * segment + number);
     let strided = |ahead| percent(ahead, |process, number| number * PROCESSES + process);
@@ -87,8 +87,8 @@ fn the_patterns_of_the_paper_at_sixteen_processes() {
 }
 
 #[test]
-fn marks_are_passed_before_anything_changes() {
-    // So many random ones of ten distances, and where the next stream goes.
+fn route_changes_only_beyond_the_marks() {
+    // The number of random writes among ten, and the route of the next stream.
     let table = [
         (0, Route::Direct),
         (4, Route::Direct),
@@ -114,9 +114,9 @@ fn marks_are_passed_before_anything_changes() {
     }
 }
 
-/// The mark itself is neither above nor below.
+/// A value exactly on a mark changes nothing.
 #[test]
-fn on_a_mark_everything_stays() {
+fn route_stays_on_an_exact_mark() {
     let mut detector = Detector::new(Settings::new(3, Marks::new(0.5, 0.5).unwrap()).unwrap());
     for offsets in [[0, 10, 50], [0, 50, 90], [0, 10, 50]] {
         for offset in offsets {
@@ -127,13 +127,13 @@ fn on_a_mark_everything_stays() {
 }
 
 #[test]
-fn a_change_of_file_is_a_gap() {
+fn change_of_file_counts_as_random() {
     let writes = [write(1, 0, 10), write(2, 10, 10), write(1, 10, 10), write(2, 20, 10)];
     assert_eq!(seen(&writes), Seen { requests: 4, random: 1 });
 }
 
 #[test]
-fn edges_of_numbers_are_numbers() {
+fn extreme_offsets_do_not_overflow() {
     const END: u64 = 1 << 63;
     for (writes, random) in [
         ([(0, 0), (0, 0), (0, 0)], 0),
@@ -148,7 +148,7 @@ fn edges_of_numbers_are_numbers() {
     }
 }
 
-/// The same by looking for the next of the sorted order again and again.
+/// The same by repeated search for the next write of the sorted order.
 fn counted_by_hand(writes: &[Write]) -> usize {
     let mut left: Vec<(usize, &Write)> = writes.iter().enumerate().collect();
     let (mut random, mut head): (usize, Option<&Write>) = (0, None);
@@ -168,42 +168,42 @@ fn counted_by_hand(writes: &[Write]) -> usize {
 
 #[test]
 fn random_streams_are_counted_as_by_hand() {
-    let mut dice = Dice::new(seed());
+    let mut rng = Rng::new(seed());
     for _ in 0..400 {
-        let (count, files, scale) = (2 + dice.below(60), 1 + dice.below(4), 1 + dice.below(40));
-        let base = [0, (1 << 63) - 20, u64::MAX - 200][dice.below(3) as usize];
+        let (count, files, scale) = (2 + rng.below(60), 1 + rng.below(4), 1 + rng.below(40));
+        let base = [0, (1 << 63) - 20, u64::MAX - 200][rng.below(3) as usize];
         let writes: Vec<Write> = (0..count)
             .map(|_| Write {
-                file: FileId(dice.below(files)),
-                offset: base + dice.below(scale),
-                len: Bytes(if dice.below(20) == 0 { u64::MAX } else { dice.below(4) }),
-                sync: dice.below(10) == 0,
+                file: FileId(rng.below(files)),
+                offset: base + rng.below(scale),
+                len: Bytes(if rng.below(20) == 0 { u64::MAX } else { rng.below(4) }),
+                sync: rng.below(10) == 0,
             })
             .collect();
         assert_eq!(seen(&writes).random, counted_by_hand(&writes), "seed {}: {writes:?}", seed());
     }
 }
 
-fn router(mode: Mode) -> Router {
-    Router::new(mode, Settings::default())
+fn router(mode: Mode) -> WriteRouter {
+    WriteRouter::new(mode, Settings::default())
 }
 
-/// How many of the last of many writes were buffered.
-fn buffered(mut router: Router, writes: impl IntoIterator<Item = Write>) -> usize {
+/// How many of the last writes were buffered.
+fn buffered(mut router: WriteRouter, writes: impl IntoIterator<Item = Write>) -> usize {
     let routes: Vec<Route> =
         writes.into_iter().map(|write| router.route(Tick(0), &write)).skip(128).collect();
     routes.into_iter().filter(|route| *route == Route::Buffer).count()
 }
 
-/// A log that is synced after each record is sequential in its offsets alone: a disk turns once for each.
+/// A log that is synced after each record has sequential offsets only: the disk needs a rotation for each.
 #[test]
-fn small_synchronous_writes_are_never_taken_for_sequential_ones() {
+fn small_synchronous_writes_never_count_as_sequential() {
     let log =
         |len: u64, sync: bool| (0..1280).map(move |number| Write { sync, ..write(1, number * len, len) });
     assert_eq!(buffered(router(Mode::Traffic), log(4 * KIB, true)), 1152);
     assert_eq!(buffered(router(Mode::Traffic), log(4 * KIB, false)), 0);
-    assert_eq!(buffered(router(Mode::Traffic), log(256 * KIB, true)), 0, "large ones move the disk on");
-    // Among a sequential stream they are the only ones that are buffered.
+    assert_eq!(buffered(router(Mode::Traffic), log(256 * KIB, true)), 0, "large ones are sequential");
+    // In a sequential stream they are the only buffered writes.
     let mixed = (0..1280).map(|number| match number % 8 {
         0 => Write { sync: true, ..write(2, number * KIB, KIB) },
         _ => write(1, number * 256 * KIB, 256 * KIB),
@@ -211,9 +211,9 @@ fn small_synchronous_writes_are_never_taken_for_sequential_ones() {
     assert_eq!(buffered(router(Mode::Traffic), mixed), 144);
 }
 
-/// Each server of three sees every third stripe, and no gap.
+/// Each of three servers gets every third stripe, without a gap.
 #[test]
-fn a_sequential_file_over_three_servers_is_sequential_on_each() {
+fn sequential_file_on_three_servers_is_sequential_on_each() {
     const STRIPE: u64 = 1 << 20;
     for server in 0..3 {
         let part = (0..3 * 5120)
@@ -225,9 +225,9 @@ fn a_sequential_file_over_three_servers_is_sequential_on_each() {
 }
 
 #[test]
-fn random_traffic_is_buffered_and_the_marks_are_kept_apart() {
-    let mut dice = Dice::new(seed());
-    let scattered = (0..1280).map(|_| write(1, dice.below(1 << 40), 256 * KIB));
+fn random_traffic_is_buffered_and_invalid_marks_are_refused() {
+    let mut rng = Rng::new(seed());
+    let scattered = (0..1280).map(|_| write(1, rng.below(1 << 40), 256 * KIB));
     assert_eq!(buffered(router(Mode::Traffic), scattered), 1152);
     for (high, low) in [(0.3, 0.45), (1.1, 0.3), (0.5, -0.1), (f64::NAN, 0.1), (0.5, f64::NAN)] {
         let error = Marks::new(high, low).unwrap_err();

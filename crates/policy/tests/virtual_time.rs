@@ -1,13 +1,13 @@
-//! Schedulers before a device in virtual time: long-run shares, short windows, sizes, joins, bounds.
+//! Schedulers with a device in virtual time: long-run shares, short windows, request sizes, joins, bounds.
 
-use forebay_policy::share::{Cost, Dice, Discipline, Next, Policy, Rate, Scheduler, Tick, Ticket, shares};
+use forebay_policy::share::{Cost, Discipline, Next, Policy, Rate, Rng, Scheduler, Tick, Ticket, shares};
 
 mod common;
 use common::{Load, World, job, random_jobs, random_policy, seed};
 
 const MIB: u64 = 1 << 20;
 const RATE: u64 = 400 * MIB;
-/// All that promise shares by what is done.
+/// All schedulers whose work follows the shares.
 const FAIR: [Discipline; 5] =
     [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::GiftSlow, Discipline::Tbf];
 
@@ -19,7 +19,7 @@ fn world(discipline: Discipline, policy: &Policy, loads: &[Load]) -> World {
     World::new(discipline.scheduler(policy, seed(201), Rate(RATE)), RATE, loads)
 }
 
-/// Parts of the work between 20 s and `secs`, against the policy's shares.
+/// Parts of the work between 20 s and `secs`, compared with the policy's shares.
 fn check_long_run(discipline: Discipline, name: &str, loads: &[Load], secs: u64) {
     let policy = policy(name);
     let jobs: Vec<_> = loads.iter().map(|load| load.job.clone()).collect();
@@ -61,7 +61,7 @@ fn long_run_shares_follow_the_policy() {
 }
 
 #[test]
-fn lots_come_within_half_a_percent_when_there_are_enough_of_them() {
+fn lottery_shares_converge_to_half_a_percent() {
     let loads = ["1 a g 4 1", "2 b g 1 1"].map(|words| Load::new(words, MIB / 4));
     let mut world = world(Discipline::Tokens, &policy("size-fair"), &loads);
     world.run(Tick::ms(2_000_000));
@@ -70,13 +70,13 @@ fn lots_come_within_half_a_percent_when_there_are_enough_of_them() {
 }
 
 #[test]
-fn the_published_draw_follows_the_policy_when_all_requests_are_alike() {
+fn published_lottery_is_fair_for_equal_requests() {
     let loads = ["1 a g 4 1", "2 b g 1 1"].map(|words| Load::new(words, MIB / 4));
     check_long_run(Discipline::Draws, "size-fair", &loads, 100);
 }
 
 #[test]
-fn requests_of_4_kib_and_2_mib_share_by_policy_but_not_by_the_published_draw() {
+fn mixed_request_sizes_are_fair_except_in_the_published_lottery() {
     let loads = [Load::new("1 a g 1 1", 4 << 10).depth(64), Load::new("2 b g 1 1", 2 * MIB)];
     for discipline in FAIR {
         let mut world = world(discipline, &policy("job-fair"), &loads);
@@ -88,11 +88,11 @@ fn requests_of_4_kib_and_2_mib_share_by_policy_but_not_by_the_published_draw() {
     let mut world = world(Discipline::Draws, &policy("job-fair"), &loads);
     world.run(Tick::ms(60_000));
     let part = world.parts(Tick::ms(20_000), Tick::ms(60_000))[0];
-    assert!(part < 0.01, "a draw per request starves small ones: {part:.4}");
+    assert!(part < 0.01, "a lottery per request starves small ones: {part:.4}");
 }
 
 #[test]
-fn a_job_with_one_request_at_a_time_gets_its_share() {
+fn job_with_one_request_at_a_time_gets_its_share() {
     let loads = [Load::new("1 a g 1 1", 64 << 10).depth(1), Load::new("2 b g 1 1", MIB / 2).depth(64)];
     for discipline in [Discipline::Stride, Discipline::Tokens] {
         let mut world = world(discipline, &policy("job-fair"), &loads);
@@ -103,7 +103,7 @@ fn a_job_with_one_request_at_a_time_gets_its_share() {
 }
 
 #[test]
-fn short_windows_vary_far_less_in_virtual_time_than_by_lot() {
+fn short_windows_vary_far_less_with_stride_than_with_a_lottery() {
     let loads = ["1 a g 4 1", "2 b g 1 1"].map(|words| Load::new(words, MIB / 4));
     let variation = |discipline| {
         let mut world = world(discipline, &policy("size-fair"), &loads);
@@ -115,12 +115,12 @@ fn short_windows_vary_far_less_in_virtual_time_than_by_lot() {
 }
 
 #[test]
-fn a_join_and_a_leave_take_effect_at_once_and_nothing_is_wasted() {
+fn join_and_leave_take_effect_at_once_and_waste_nothing() {
     let loads = [Load::new("1 a g 4 1", MIB / 4), Load::new("2 b g 1 1", MIB / 4).during(5_000, 10_000)];
     for discipline in [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::Tbf] {
         let mut world = world(discipline, &policy("size-fair"), &loads);
         world.run(Tick::ms(15_000));
-        // Settled after two intervals of the slowest; those without intervals at once.
+        // Steady after two intervals of the slowest; schedulers without intervals at once.
         let wait = if matches!(discipline, Discipline::Gift | Discipline::Tbf) { 1_500 } else { 0 };
         let part = world.parts(Tick::ms(5_000 + wait), Tick::ms(10_000))[1];
         let room = if discipline == Discipline::Tokens { 0.03 } else { 0.005 };
@@ -135,8 +135,8 @@ fn a_join_and_a_leave_take_effect_at_once_and_nothing_is_wasted() {
 }
 
 #[test]
-fn an_idle_share_goes_to_the_same_user_first() {
-    // Half for each user; while one job of the first user is away, the other has that half.
+fn idle_share_goes_to_the_same_user_first() {
+    // Half for each user; while one job of the first user is idle, the other has that half.
     let loads = [
         Load::new("1 a g 1 1", MIB / 4).during(0, 10_000),
         Load::new("2 a g 1 1", MIB / 4),
@@ -155,7 +155,7 @@ fn an_idle_share_goes_to_the_same_user_first() {
 }
 
 #[test]
-fn a_policy_can_be_changed_while_requests_wait() {
+fn policy_can_change_while_requests_wait() {
     let loads = ["1 a g 4 1", "2 b g 1 1"].map(|words| Load::new(words, MIB / 4));
     for discipline in FAIR {
         let mut world = world(discipline, &policy("job-fair"), &loads);
@@ -172,7 +172,7 @@ fn a_policy_can_be_changed_while_requests_wait() {
 }
 
 #[test]
-fn agreed_shares_replace_the_policys_and_go_again() {
+fn assigned_shares_replace_the_policys_and_can_be_removed() {
     let loads = ["1 a g 4 1", "2 b g 1 1"].map(|words| Load::new(words, MIB / 4));
     for discipline in FAIR {
         let mut world = world(discipline, &policy("size-fair"), &loads);
@@ -197,21 +197,21 @@ fn agreed_shares_replace_the_policys_and_go_again() {
 #[test]
 fn random_jobs_under_random_policies_get_their_shares_in_virtual_time() {
     let seed = seed(202);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     for round in 0..40 {
-        let policy = random_policy(&mut dice);
-        let count = 1 + dice.below(12) as usize;
-        let jobs = random_jobs(&mut dice, count);
+        let policy = random_policy(&mut rng);
+        let count = 1 + rng.below(12) as usize;
+        let jobs = random_jobs(&mut rng, count);
         let loads: Vec<Load> = jobs
             .iter()
-            .map(|job| Load { job: job.clone(), ..Load::new("0 u g 1 1", (4 << 10) << dice.below(9)) })
+            .map(|job| Load { job: job.clone(), ..Load::new("0 u g 1 1", (4 << 10) << rng.below(9)) })
             .collect();
         let wanted = shares(&policy, &jobs);
         let mut world = World::new(Discipline::Stride.scheduler(&policy, 0, Rate(RATE)), RATE, &loads);
         world.run(Tick::ms(30_000));
         let parts = world.parts(Tick(0), Tick::ms(30_000));
         for (part, wanted) in parts.iter().zip(&wanted) {
-            // One request of the largest kind is what can be missing at the end.
+            // At most one request of the largest size can be missing at the end.
             let room = 0.005 * wanted + 4.0 * MIB as f64 / (RATE as f64 * 30.0);
             assert!(
                 (part - wanted).abs() < room,
@@ -222,17 +222,17 @@ fn random_jobs_under_random_policies_get_their_shares_in_virtual_time() {
 }
 
 #[test]
-fn random_loads_are_passed_over_no_longer_than_the_bound() {
+fn random_loads_wait_no_longer_than_the_bound() {
     let seed = seed(203);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     for round in 0..12 {
-        let count = 2 + dice.below(8) as usize;
+        let count = 2 + rng.below(8) as usize;
         let loads: Vec<Load> = (0..count)
             .map(|i| {
-                let size = (4 << 10) << dice.below(10);
-                let load = Load::new(&format!("{i} u{i} g {} 1", 1 + dice.below(32)), size);
-                let start = dice.below(1_000);
-                Load { think: Tick(dice.below(3) * 500_000), ..load.depth(1 + dice.below(20) as usize) }
+                let size = (4 << 10) << rng.below(10);
+                let load = Load::new(&format!("{i} u{i} g {} 1", 1 + rng.below(32)), size);
+                let start = rng.below(1_000);
+                Load { think: Tick(rng.below(3) * 500_000), ..load.depth(1 + rng.below(20) as usize) }
                     .during(start, 6_000)
             })
             .collect();
@@ -268,17 +268,17 @@ fn random_loads_are_passed_over_no_longer_than_the_bound() {
 #[test]
 fn random_hierarchies_keep_the_bound_of_stride() {
     let seed = seed(204);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     for round in 0..12 {
         let policy = policy("group-user-size-fair");
-        let count = 2 + dice.below(12) as usize;
-        let jobs = random_jobs(&mut dice, count);
+        let count = 2 + rng.below(12) as usize;
+        let jobs = random_jobs(&mut rng, count);
         let loads: Vec<Load> = jobs
             .iter()
             .map(|job| {
-                let load = Load::new("0 u g 1 1", (4 << 10) << dice.below(10));
-                let think = Tick(dice.below(3) * 500_000);
-                Load { job: job.clone(), think, ..load.depth(1 + dice.below(20) as usize) }
+                let load = Load::new("0 u g 1 1", (4 << 10) << rng.below(10));
+                let think = Tick(rng.below(3) * 500_000);
+                Load { job: job.clone(), think, ..load.depth(1 + rng.below(20) as usize) }
             })
             .collect();
         let largest = loads.iter().map(|load| load.size.0).max().expect("a load") as f64;
@@ -293,7 +293,7 @@ fn random_hierarchies_keep_the_bound_of_stride() {
 }
 
 #[test]
-fn ten_thousand_jobs_at_once_are_all_served() {
+fn ten_thousand_concurrent_jobs_are_all_served() {
     for discipline in [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::Tbf] {
         let loads: Vec<Load> = (0..10_000)
             .map(|i| Load::new(&format!("{i} u{} g{} 1 1", i % 500, i % 20), MIB / 4).depth(2))
@@ -301,7 +301,8 @@ fn ten_thousand_jobs_at_once_are_all_served() {
         let rate = 40 * RATE;
         let policy = policy("group-user-job-fair");
         let mut world = World::new(discipline.scheduler(&policy, 5, Rate(rate)), rate, &loads);
-        // Everyone's first request is a sixth of a second's work; by lot most are, the last ones not yet.
+        // The first requests of all jobs are a sixth of a second's work; a lottery serves most of them, not
+        // yet all.
         world.run(Tick::ms(3_000));
         let served = (0..loads.len()).filter(|&i| !world.done[i].is_empty()).count();
         let least = if discipline == Discipline::Tokens { 9_990 } else { 10_000 };
@@ -310,7 +311,7 @@ fn ten_thousand_jobs_at_once_are_all_served() {
 }
 
 #[test]
-fn a_job_that_vanishes_costs_nobody_anything() {
+fn vanished_job_costs_other_jobs_nothing() {
     for discipline in FAIR {
         let mut scheduler = discipline.scheduler(&policy("job-fair"), 3, Rate(RATE));
         let (a, b) = (job("1 a g 1 1"), job("2 b g 1 1"));
@@ -320,7 +321,7 @@ fn a_job_that_vanishes_costs_nobody_anything() {
             scheduler.arrive(a.id(), Cost(MIB), Ticket(ticket));
         }
         scheduler.leave(a.id());
-        // What it left behind is still handed out, and comes to nothing.
+        // Its waiting requests still get their turn, and do nothing.
         let mut now = Tick(0);
         let mut taken = 0;
         while scheduler.waiting() > 0 {
@@ -330,11 +331,11 @@ fn a_job_that_vanishes_costs_nobody_anything() {
                     scheduler.done(a.id(), Cost(MIB), Cost(0));
                 }
                 Next::NotBefore(then) => now = then,
-                Next::Nobody => panic!("{discipline}: requests wait"),
+                Next::Idle => panic!("{discipline}: requests wait"),
             }
         }
         assert_eq!(taken, 4, "{discipline}");
-        // Ends of requests that nobody knows of change nothing.
+        // Completions of unknown requests change nothing.
         scheduler.done(a.id(), Cost(MIB), Cost(MIB));
         scheduler.leave(a.id());
         scheduler.arrive(b.id(), Cost(1), Ticket(9));
@@ -343,12 +344,12 @@ fn a_job_that_vanishes_costs_nobody_anything() {
             next = scheduler.next(then);
         }
         assert_eq!(next, Next::Turn(Ticket(9)), "{discipline}");
-        assert_eq!(scheduler.next(now), Next::Nobody, "{discipline}");
+        assert_eq!(scheduler.next(now), Next::Idle, "{discipline}");
     }
 }
 
 #[test]
-fn jobs_that_were_never_announced_share_one_jobs_worth() {
+fn unannounced_jobs_share_the_weight_of_one_job() {
     for discipline in FAIR {
         let mut scheduler = discipline.scheduler(&policy("user-then-size-fair"), 3, Rate(RATE));
         let known = job("1 a g 1 1");
@@ -375,7 +376,7 @@ fn jobs_that_were_never_announced_share_one_jobs_worth() {
                     scheduler.done(id, Cost(MIB / 4), Cost(MIB / 4));
                 }
                 Next::NotBefore(then) => now = then,
-                Next::Nobody => panic!("requests wait"),
+                Next::Idle => panic!("requests wait"),
             }
         }
         assert!((18_500..21_500).contains(&ours), "{discipline}: {ours} of 40,000");
@@ -383,7 +384,7 @@ fn jobs_that_were_never_announced_share_one_jobs_worth() {
 }
 
 #[test]
-fn one_scheduler_goes_on_where_another_stopped() {
+fn scheduler_takes_over_the_requests_of_another() {
     for from in Discipline::ALL {
         for to in Discipline::ALL {
             let make = |discipline: Discipline| discipline.scheduler(&policy("size-fair"), 3, Rate(RATE));
@@ -397,7 +398,7 @@ fn one_scheduler_goes_on_where_another_stopped() {
             assert_eq!(rest.len(), 20 - usize::from(first.is_some()));
             assert!(rest.is_sorted_by_key(|request| request.ticket), "{from}");
             assert!(rest.iter().all(|request| request.job.0 == request.ticket.0 % 3), "{from}");
-            assert_eq!((old.waiting(), old.next(Tick::ms(5))), (0, Next::Nobody), "{from}");
+            assert_eq!((old.waiting(), old.next(Tick::ms(5))), (0, Next::Idle), "{from}");
             rest.iter().for_each(|request| new.arrive(request.job, request.cost, request.ticket));
             assert_eq!(new.waiting(), rest.len(), "{from} to {to}");
         }

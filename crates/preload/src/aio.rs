@@ -1,5 +1,5 @@
-//! POSIX asynchronous I/O: what concerns our files is done at once, and its result is left where the C library's own
-//! `aio_error`, `aio_return` and `aio_suspend` look for it.
+//! POSIX asynchronous I/O: requests on files of Forebay are executed synchronously, and their results stored where the
+//! C library's `aio_error`, `aio_return` and `aio_suspend` read them.
 
 use crate::data::{At, read_fd, sync_fd, write_fd};
 use crate::errno::{Errno, Outcome, Stop, fail};
@@ -7,7 +7,7 @@ use crate::place::ours;
 use crate::{hook, mem};
 use libc::{aiocb, c_int, c_void, off_t, pthread_attr_t, pthread_t, size_t, ssize_t};
 
-/// The C library's control block, with the fields it keeps to itself. Part of its binary interface.
+/// The C library's control block with its private fields. Part of its binary interface.
 #[repr(C)]
 struct Block {
     fd: c_int,
@@ -27,7 +27,7 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() == size_of::<aiocb>());
 
-/// How the application wants to be told, with the fields that the C library keeps in a union.
+/// How the application is notified, with the fields that the C library keeps in a union.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Event {
@@ -43,11 +43,11 @@ const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
 
 fn block<'a>(control: *mut aiocb) -> Outcome<&'a mut Block> {
     mem::writable(control.cast(), size_of::<Block>())?;
-    // SAFETY: there, writable, and by contract not used by anybody else until it is done.
+    // SAFETY: accessible, writable, and by contract not used by other code until the request is done.
     Ok(unsafe { &mut *control.cast::<Block>() })
 }
 
-/// Does the work, and leaves its result.
+/// Executes a request and stores its result.
 fn perform(control: *mut aiocb, work: impl FnOnce(&Block) -> Outcome<ssize_t>) -> Outcome<c_int> {
     if control.is_null() {
         return Err(Stop::Foreign);
@@ -63,7 +63,7 @@ fn perform(control: *mut aiocb, work: impl FnOnce(&Block) -> Outcome<ssize_t>) -
     Ok(0)
 }
 
-/// Tells the application in the way it asked for.
+/// Notifies the application of a completed request.
 fn notify(event: &Event) {
     match (event.how, event.function) {
         (libc::SIGEV_SIGNAL, _) if event.signal > 0 => {
@@ -76,7 +76,7 @@ fn notify(event: &Event) {
     }
 }
 
-/// The application's function, on a thread of its own as it expects.
+/// Calls the application's function on a new thread.
 fn call_in_thread(
     function: extern "C" fn(*mut c_void),
     value: *mut c_void,
@@ -84,7 +84,7 @@ fn call_in_thread(
 ) {
     struct Call(extern "C" fn(*mut c_void), *mut c_void);
     extern "C" fn begin(call: *mut c_void) -> *mut c_void {
-        // SAFETY: made below for this thread alone.
+        // SAFETY: created below for this thread alone.
         let call = unsafe { Box::from_raw(call.cast::<Call>()) };
         crate::dispatch::arm();
         (call.0)(call.1);
@@ -92,7 +92,7 @@ fn call_in_thread(
     }
     let call = Box::into_raw(Box::new(Call(function, value)));
     let mut thread: pthread_t = 0;
-    // SAFETY: the thread takes the call; nobody joins it.
+    // SAFETY: the new thread takes ownership of the call, and is detached.
     unsafe {
         match libc::pthread_create(&raw mut thread, attributes, begin, call.cast()) {
             0 => drop(libc::pthread_detach(thread)),
@@ -117,7 +117,7 @@ type List = unsafe extern "C" fn(c_int, *const *mut aiocb, c_int, *mut c_void) -
 
 static REAL_LIST: hook::Real = hook::Real::new("lio_listio\0");
 
-/// What is ours is done here; the rest of the list is the C library's.
+/// Executes the requests on files of Forebay, and passes the rest of the list to the C library.
 fn list(mode: c_int, blocks: *const *mut aiocb, count: c_int, event: *mut Event) -> Outcome<c_int> {
     let count = usize::try_from(count).unwrap_or(0);
     let bytes = mem::readable(blocks.cast(), count * size_of::<usize>())?;
@@ -155,7 +155,7 @@ fn list(mode: c_int, blocks: *const *mut aiocb, count: c_int, event: *mut Event)
     if failed && mode == libc::LIO_WAIT { fail(libc::EIO) } else { Ok(0) }
 }
 
-/// What is done cannot be cancelled.
+/// Requests on files of Forebay are already done, and cannot be cancelled.
 fn cancel(fd: c_int) -> Outcome<c_int> {
     ours(fd)?;
     Ok(libc::AIO_ALLDONE)

@@ -1,7 +1,7 @@
-//! The calls of `forebay.h`: for programs that know of Forebay, whatever the prefix is.
+//! The functions of `forebay.h`, for programs written for Forebay. They work whatever the prefix is.
 //!
-//! Paths start at the root of the service. Descriptors are the same as those of `open` under the prefix: the C library's
-//! functions take them, children inherit them. No pointer is believed: all are asked about before they are used.
+//! Paths start at the root of the service. Descriptors are the same as those of `open` under the prefix: the C
+//! library's functions accept them, and children inherit them. Every pointer is checked before it is used.
 
 use crate::data::{self, At};
 use crate::errno::{Errno, Outcome, Stop, fail};
@@ -11,7 +11,7 @@ use forebay_model::FileId;
 use libc::{c_char, c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};
 use std::ffi::CStr;
 
-/// A path from the root of the service, as a path under the prefix.
+/// Turns a path from the root of the service into a path under the prefix.
 fn full(start: *const c_char) -> Outcome<std::ffi::CString> {
     life::ready();
     let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
@@ -31,7 +31,7 @@ fn place(start: *const c_char) -> Outcome<Place> {
     Ok(Place { dir: FileId::ROOT, rest: text.to_vec(), full })
 }
 
-/// These calls are about Forebay or about nothing.
+/// Runs the body of a function that is always about Forebay: a foreign descriptor or path is an error.
 fn answer<T: hook::Failed>(body: impl FnOnce() -> Outcome<T>) -> T {
     let before = Errno::last();
     match hook::guarded(body) {
@@ -45,13 +45,13 @@ fn answer<T: hook::Failed>(body: impl FnOnce() -> Outcome<T>) -> T {
     }
 }
 
-/// Opens a file of the service; flags and mode as for `open`. Gives a descriptor, or -1 with `errno` set.
+/// Opens a file of the service; flags and mode as for `open`. Returns a descriptor, or -1 with `errno` set.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     answer(|| opening::open_place(&place(path)?, flags, mode))
 }
 
-/// Closes a descriptor that `fb_open` gave.
+/// Closes a descriptor that `fb_open` returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_close(fd: c_int) -> c_int {
     answer(|| descriptors::close_fd(fd))
@@ -63,19 +63,19 @@ pub extern "C" fn fb_read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t 
     answer(|| data::read_fd(fd, into, len, At::Current))
 }
 
-/// Writes at the current offset. When it returns, every later read anywhere sees the bytes.
+/// Writes at the current offset. After it returns, every later read on any node sees the bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     answer(|| data::write_fd(fd, from, len, At::Current))
 }
 
-/// Reads from an offset; the current one stays.
+/// Reads from an offset; the current offset does not change.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_pread(fd: c_int, into: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
     answer(|| data::read_fd(fd, into, len, At::offset(offset)?))
 }
 
-/// Writes at an offset; the current one stays.
+/// Writes at an offset; the current offset does not change.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_pwrite(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t {
     answer(|| data::write_fd(fd, from, len, At::offset(offset)?))
@@ -87,31 +87,31 @@ pub extern "C" fn fb_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     answer(|| data::seek(fd, offset, whence))
 }
 
-/// Waits until everything written to the file is on the device.
+/// Waits until all data written to the file is on stable storage.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_fsync(fd: c_int) -> c_int {
     answer(|| data::sync_fd(fd))
 }
 
-/// Sets the length of an open file.
+/// Sets the size of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_ftruncate(fd: c_int, size: off_t) -> c_int {
     answer(|| data::truncate_open(fd, size))
 }
 
-/// Attributes of an open file.
+/// Returns the attributes of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
     answer(|| stat::of(fd, into))
 }
 
-/// Attributes of what is at a path, links followed.
+/// Returns the attributes of the file at a path; follows symbolic links.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
     answer(|| stat::at(libc::AT_FDCWD, full(path)?.as_ptr(), into, 0))
 }
 
-/// Makes a directory.
+/// Creates a directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_mkdir(path: *const c_char, mode: mode_t) -> c_int {
     answer(|| names::make_dir(libc::AT_FDCWD, full(path)?.as_ptr(), mode))
@@ -129,7 +129,7 @@ pub extern "C" fn fb_unlink(path: *const c_char) -> c_int {
     answer(|| names::remove_at(libc::AT_FDCWD, full(path)?.as_ptr(), 0))
 }
 
-/// Moves a name; flags as for `renameat2`.
+/// Renames a file or directory; flags as for `renameat2`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_rename(from: *const c_char, to: *const c_char, flags: c_uint) -> c_int {
     answer(|| {
@@ -138,7 +138,7 @@ pub extern "C" fn fb_rename(from: *const c_char, to: *const c_char, flags: c_uin
     })
 }
 
-/// Connects now rather than at the first call, and says whether the service answers.
+/// Connects now instead of at the first call. Fails if the service does not answer.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_connect() -> c_int {
     answer(|| {
@@ -147,7 +147,7 @@ pub extern "C" fn fb_connect() -> c_int {
     })
 }
 
-/// The version of the library, such as "0.1.0". It stays where it is.
+/// Returns the version of the library, such as "0.1.0". The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_version() -> *const c_char {
     const VERSION: &CStr =

@@ -11,12 +11,12 @@ use libc::{c_char, c_int, c_void, gid_t, mode_t, size_t, ssize_t, timespec, time
 const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-/// The file meant by a path.
+/// The file at a path.
 pub(crate) fn file_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<FileId> {
     subject(dirfd, path, flags)?.id(flags & NOFOLLOW == 0)
 }
 
-/// The file behind a descriptor, held so that the service shows it whatever became of its name.
+/// The file of a descriptor, opened at the service so that it is found even if its name is gone.
 pub(crate) fn file_of(fd: c_int) -> Outcome<FileId> {
     let open = ours(fd)?;
     match open.kind() {
@@ -81,7 +81,7 @@ pub(crate) fn oldest_times(pair: *const libc::utimbuf) -> Outcome<Change> {
     times([coarse(pair.actime), coarse(pair.modtime)].as_ptr())
 }
 
-/// `utimensat` without a path means the descriptor.
+/// `utimensat` without a path applies to the descriptor.
 pub(crate) fn times_at(
     dirfd: c_int,
     path: *const c_char,
@@ -101,8 +101,8 @@ fn attribute(name: *const c_char) -> Outcome<Name> {
     if name.is_empty() || name.len() > 255 {
         return fail(libc::ERANGE);
     }
-    if name.starts_with(b"system.") || name.starts_with(b"security.") {
-        // Programs that look for ACLs and labels take this for an answer.
+    if name.starts_with(b"system.") {
+        // Programs that look for ACLs take this error to mean that there are none.
         return fail(libc::EOPNOTSUPP);
     }
     Ok(Name::new(name).map_err(|_| ErrorKind::Unsupported)?)
@@ -168,15 +168,18 @@ pub(crate) fn remove(file: Outcome<FileId>, name: *const c_char) -> Outcome<c_in
     Ok(0)
 }
 
-/// Whether a path is ours has to be known before anything else is looked at.
+/// Resolves the file before it reads the other arguments: they matter only if the path is inside Forebay.
 pub(crate) fn with(file: Outcome<FileId>, what: impl FnOnce() -> Outcome<Change>) -> Outcome<c_int> {
     let file = file?;
     change(Ok(file), what()?)
 }
 
-/// A mode can be set on a link no more than on Linux.
+/// As on Linux, the mode of a symbolic link cannot be changed.
 pub(crate) fn mode_at(dirfd: c_int, path: *const c_char, bits: mode_t, flags: c_int) -> Outcome<c_int> {
     let subject = subject(dirfd, path, flags)?;
+    if flags & !(NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return fail(libc::EINVAL);
+    }
     if flags & NOFOLLOW != 0 && subject.attr(false)?.kind == forebay_model::FileKind::Symlink {
         return fail(libc::EOPNOTSUPP);
     }

@@ -1,35 +1,36 @@
-//! The kernel's part of an open file: a sealed memory file whose content says what is open, and where it stands.
+//! The kernel's part of an open file: a sealed memory file that records which file is open, and its offset.
 //!
-//! The kernel shares it between all descriptors and processes that share the open file, and keeps it across `exec`;
-//! so offset and flags live in it. Its own file position is at its end: a reader that passes the library by finds
-//! nothing there, a writer is refused. Whoever passes it by and seeks there first harms what the process itself has open.
+//! The kernel shares the memory file between all descriptors and processes that share the open file, and keeps it
+//! across `exec`; so offset and flags are stored in it. Its own file position is at its end: a read that bypasses the
+//! library returns nothing, and a write fails. A program that bypasses the library and seeks first damages only the
+//! open files of its own process.
 
-use crate::engine::Errand;
+use crate::engine::{Engine, WaitHooks};
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
 use crate::open::Open;
 use crate::{descriptors, life, locks, table};
 use forebay_client::Token;
-use forebay_model::FileId;
+use forebay_model::{FileId, Uid};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
-const SIZE: usize = 8192;
+const MAGIC: u64 = u64::from_le_bytes(*b"forebay2");
+const SIZE: usize = 12288;
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 const TOKEN: usize = 64;
 
-/// What is open.
+/// The kind of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Kind {
     File = 1,
     Directory = 2,
-    /// Opened with `O_PATH`: it can be named, not used.
+    /// Opened with `O_PATH`: it can be named, but not read or written.
     Path = 3,
 }
 
@@ -38,27 +39,32 @@ pub(crate) enum Kind {
 pub(crate) struct Header {
     magic: u64,
     kind: u32,
-    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`, and what else never changes.
+    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`, and other flags that never change.
     pub(crate) access: u32,
     pub(crate) offset: AtomicU64,
     /// The flags that `fcntl` can change.
     pub(crate) flags: AtomicU32,
     path_len: u32,
-    /// A descriptor whose lock stands for this open file's, in all processes that inherit both; 0: none.
+    /// A descriptor whose lock represents this open file's lock in all processes that inherit both; 0: none.
     pub(crate) lock: AtomicI32,
-    /// Whether somebody else may have a descriptor of it.
+    /// Whether another process may have a descriptor of it.
     shared: AtomicU32,
     file: u64,
     token_len: u32,
     token: [u8; TOKEN],
+    /// The token of the user to whom the file was last handed on, for all processes that share it; 0 bytes: none.
+    handed_len: AtomicU32,
+    handed: UnsafeCell<[u8; TOKEN]>,
+    /// Last, so that a typical path touches only the first page.
     path: [u8; PATH],
 }
 
-const PATH: usize = 4096;
+/// The longest path that is stored: a working directory, and a path from there.
+pub(crate) const PATH: usize = 2 * crate::mem::PATH_MAX;
 const _: () = assert!(size_of::<Header>() <= SIZE);
 
-/// What a new open file starts with.
-pub(crate) struct Birth<'a> {
+/// Initial content of a header.
+pub(crate) struct NewOpen<'a> {
     pub(crate) kind: Kind,
     pub(crate) access: u32,
     pub(crate) flags: u32,
@@ -67,43 +73,43 @@ pub(crate) struct Birth<'a> {
     pub(crate) path: &'a [u8],
 }
 
-/// A mapped header. All of it but offset and flags stays as it was made; processes of other users cannot reach it.
+/// A mapped header. Only the atomics and the handed-on token change; processes of other users cannot reach it.
 pub(crate) struct Mapped {
     header: *mut Header,
-    /// Where this process has made it.
+    /// Set if this process has created the memory file.
     own: Option<Own>,
 }
 
-/// What tells whether a memory file is still this process's alone.
+/// Determines whether a memory file is still private to this process.
 struct Own {
-    /// A hidden descriptor of it, once it is worth keeping; before that −1.
+    /// A hidden descriptor of it, once it is kept for reuse; before that −1.
     fd: AtomicI32,
     generation: u64,
-    divisions: u64,
+    forks: u64,
 }
 
-/// Memory files that are open nowhere and can be used again: making one costs more than everything else about opening.
+/// Memory files that are not open and can be reused: creating one costs more than the rest of an open.
 static SPARE: Lock<Vec<Mapped>> = Lock::new(Vec::new());
 const MOST_SPARE: usize = 16;
-/// How many there are; a few more where several threads close at once.
+/// Length of `SPARE`; slightly too large while several threads close files.
 static SPARES: AtomicUsize = AtomicUsize::new(0);
-/// Counts the beginnings and ends of divisions of this process.
-static DIVISIONS: AtomicU64 = AtomicU64::new(0);
-/// Somebody else may have, or get, descriptors of this process at any time.
-static GENEROUS: AtomicBool = AtomicBool::new(false);
+/// Counts starts and ends of forks of this process.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+/// Whether another process may have, or get, descriptors of this process at any time.
+static MAY_SHARE: AtomicBool = AtomicBool::new(false);
 
-/// The process is about to divide, or has divided: whatever is open now may be open in its child too.
-pub(crate) fn divide() {
-    DIVISIONS.fetch_add(1, Ordering::AcqRel);
+/// Records that the process is about to fork, or has forked: all its open files may also be open in the child.
+pub(crate) fn note_fork() {
+    FORKS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The process gives descriptors away, or divides nobody here knows when.
-pub(crate) fn give_away() {
-    GENEROUS.store(true, Ordering::Release);
+/// Records that the process passes descriptors on, or may fork without a call of this library.
+pub(crate) fn note_sharing() {
+    MAY_SHARE.store(true, Ordering::Release);
 }
 
-pub(crate) fn is_generous() -> bool {
-    GENEROUS.load(Ordering::Acquire)
+pub(crate) fn may_share() -> bool {
+    MAY_SHARE.load(Ordering::Acquire)
 }
 
 // SAFETY: what changes in the header is atomic.
@@ -121,7 +127,7 @@ impl std::ops::Deref for Mapped {
 }
 
 impl Mapped {
-    /// A descriptor of it is about to be closed: keeps another, so that it can be used again.
+    /// Before a descriptor of it is closed: keeps a hidden one, so that the memory file can be reused.
     pub(crate) fn keep(&self, fd: RawFd) {
         let Some(own) = self.own.as_ref().filter(|own| own.fd.load(Ordering::Relaxed) < 0) else { return };
         if !self.is_private() || SPARES.load(Ordering::Relaxed) >= MOST_SPARE {
@@ -134,12 +140,12 @@ impl Mapped {
         }
     }
 
-    /// Whether nobody else has, or can get, a descriptor of it.
+    /// Whether no other process has, or can get, a descriptor of it.
     fn is_private(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
             own.generation == life::generation()
-                && !is_generous()
-                && own.divisions == DIVISIONS.load(Ordering::Acquire)
+                && !may_share()
+                && own.forks == FORKS.load(Ordering::Acquire)
                 && self.shared.load(Ordering::Acquire) == 0
         })
     }
@@ -174,19 +180,52 @@ impl Header {
         FileId(self.file)
     }
 
-    /// The path it was opened by, prefix included.
+    /// The path by which it was opened, prefix included.
     pub(crate) fn path(&self) -> &[u8] {
         &self.path[..(self.path_len as usize).min(PATH)]
     }
 
-    pub(crate) fn token(&self) -> Option<Token> {
+    fn token(&self) -> Option<Token> {
         let bytes = self.token.get(..self.token_len as usize)?;
         postcard::from_bytes(bytes).ok()
     }
+
+    /// The token by which an engine reopens the file: that of the user who opened it, unless it was handed on to the
+    /// engine's user and the engine cannot name other users.
+    pub(crate) fn token_for(&self, engine: &Engine) -> Option<Token> {
+        let handed = if engine.is_brokered() { None } else { self.handed_to(engine.identity().uid) };
+        handed.or_else(|| self.token())
+    }
+
+    /// The token of a user to whom the file was handed on.
+    pub(crate) fn handed_to(&self, user: Uid) -> Option<Token> {
+        self.handed().filter(|token| token.uid == user)
+    }
+
+    fn handed(&self) -> Option<Token> {
+        let len = self.handed_len.load(Ordering::Acquire) as usize;
+        // SAFETY: plain bytes within the mapping. A concurrent write can only garble the token, which its seal reveals.
+        let bytes = unsafe { self.handed.get().read_volatile() };
+        (len != 0).then(|| postcard::from_bytes(bytes.get(..len)?).ok())?
+    }
+
+    /// Stores the token of another user, for all processes that share the open file.
+    pub(crate) fn hand(&self, token: &Token) {
+        let Ok(bytes) = postcard::to_allocvec(token) else { return };
+        if bytes.len() > TOKEN {
+            return;
+        }
+        let mut all = [0; TOKEN];
+        all[..bytes.len()].copy_from_slice(&bytes);
+        self.handed_len.store(0, Ordering::Release);
+        // SAFETY: as above.
+        unsafe { self.handed.get().write_volatile(all) };
+        self.handed_len.store(bytes.len() as u32, Ordering::Release);
+    }
 }
 
-/// A descriptor for what is about to be opened, prepared while the service is asked for it, where there is one to be used
-/// again. One that is not needed goes back.
+/// A descriptor for a file that is being opened, prepared while the request is in flight, if there is a spare memory
+/// file. If it is not needed, it becomes spare again.
 pub(crate) struct Ahead {
     cloexec: bool,
 }
@@ -198,7 +237,7 @@ enum Preparing {
 }
 
 thread_local! {
-    /// Nothing is left in it when a thread ends.
+    /// Empty when a thread ends.
     static PREPARING: Cell<ManuallyDrop<Preparing>> = const { Cell::new(ManuallyDrop::new(Preparing::Nothing)) };
 }
 
@@ -207,9 +246,9 @@ fn prepare(next: Preparing) -> Preparing {
 }
 
 impl Ahead {
-    /// Not for long: a descriptor that nobody knows is in the way of others.
-    pub(crate) const ERRAND: Errand =
-        Errand { meanwhile: Ahead::fill, otherwise: || drop(prepare(Preparing::Nothing)) };
+    /// A prepared descriptor occupies a number in the application's range, so it is given up if the open takes long.
+    pub(crate) const WAIT_HOOKS: WaitHooks =
+        WaitHooks { while_waiting: Ahead::fill, if_slow: || drop(prepare(Preparing::Nothing)) };
 
     pub(crate) fn begin(cloexec: bool) -> Ahead {
         drop(prepare(Preparing::Wanted { cloexec }));
@@ -218,7 +257,7 @@ impl Ahead {
 
     fn fill() {
         if let Preparing::Wanted { cloexec } = prepare(Preparing::Nothing)
-            && let Some((fd, mapped)) = again(cloexec)
+            && let Some((fd, mapped)) = reuse_spare(cloexec)
         {
             drop(prepare(Preparing::Ready(fd, mapped)));
         }
@@ -227,7 +266,7 @@ impl Ahead {
     fn take(&self) -> Outcome<(OwnedFd, Mapped)> {
         match prepare(Preparing::Nothing) {
             Preparing::Ready(fd, mapped) if mapped.is_private() => Ok((fd, mapped)),
-            _ => again(self.cloexec).map_or_else(|| anew(self.cloexec), Ok),
+            _ => reuse_spare(self.cloexec).map_or_else(|| create_memory_file(self.cloexec), Ok),
         }
     }
 }
@@ -238,34 +277,35 @@ impl Drop for Ahead {
     }
 }
 
-/// Makes the kernel's part of an open file.
-pub(crate) fn create(birth: &Birth<'_>, ahead: &Ahead) -> Outcome<(OwnedFd, Mapped)> {
-    let token = match &birth.token {
+/// Creates the kernel's part of an open file.
+pub(crate) fn create(new_open: &NewOpen<'_>, ahead: &Ahead) -> Outcome<(OwnedFd, Mapped)> {
+    let token = match &new_open.token {
         Some(token) => postcard::to_allocvec(token).map_err(|_| Errno(libc::EIO))?,
         None => Vec::new(),
     };
-    if token.len() > TOKEN || birth.path.len() > PATH {
+    if token.len() > TOKEN || new_open.path.len() > PATH {
         return fail(libc::ENAMETOOLONG);
     }
     let (fd, mapped) = ahead.take()?;
-    // SAFETY: nobody else knows this mapping yet, or any more, and all of it is plain bytes.
+    // SAFETY: no other thread knows this mapping yet, or any more, and all of it is plain bytes.
     let header = unsafe { &mut *mapped.header };
-    header.kind = birth.kind as u32;
-    header.access = birth.access;
+    header.kind = new_open.kind as u32;
+    header.access = new_open.access;
     *header.offset.get_mut() = 0;
     *header.lock.get_mut() = 0;
-    *header.flags.get_mut() = birth.flags;
-    header.file = birth.file.0;
+    *header.flags.get_mut() = new_open.flags;
+    *header.handed_len.get_mut() = 0;
+    header.file = new_open.file.0;
     header.token_len = token.len() as u32;
     header.token[..token.len()].copy_from_slice(&token);
-    header.path_len = birth.path.len() as u32;
-    header.path[..birth.path.len()].copy_from_slice(birth.path);
+    header.path_len = new_open.path.len() as u32;
+    header.path[..new_open.path.len()].copy_from_slice(new_open.path);
     header.magic = MAGIC;
     Ok((fd, mapped))
 }
 
-/// A memory file that is open nowhere.
-fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
+/// Reuses a spare memory file.
+fn reuse_spare(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
     loop {
         let mut spare = SPARE.with(Vec::pop)?;
         SPARES.fetch_sub(1, Ordering::Relaxed);
@@ -273,8 +313,8 @@ fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
             continue;
         }
         let own = spare.own.as_mut()?;
-        own.divisions = DIVISIONS.load(Ordering::Acquire);
-        // SAFETY: a hidden descriptor of ours, borrowed for a call.
+        own.forks = FORKS.load(Ordering::Acquire);
+        // SAFETY: a hidden descriptor of the library, borrowed for one call.
         let hidden = unsafe { BorrowedFd::borrow_raw(*own.fd.get_mut()) };
         let copy = match cloexec {
             true => rustix::io::fcntl_dupfd_cloexec(hidden, 0),
@@ -284,22 +324,22 @@ fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
     }
 }
 
-fn anew(cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
+fn create_memory_file(cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
     let mut flags = MemfdFlags::ALLOW_SEALING;
     flags.set(MemfdFlags::CLOEXEC, cloexec);
-    let (generation, divisions) = (life::generation(), DIVISIONS.load(Ordering::Acquire));
+    let (generation, forks) = (life::generation(), FORKS.load(Ordering::Acquire));
     let fd = memory_file(flags)?;
     rustix::fs::ftruncate(&fd, SIZE as u64)?;
     rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
     let mut mapped = map(&fd)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
     if !life::is_borrowed() {
-        mapped.own = Some(Own { fd: AtomicI32::new(-1), generation, divisions });
+        mapped.own = Some(Own { fd: AtomicI32::new(-1), generation, forks });
     }
     Ok((fd, mapped))
 }
 
-/// A memory file that nobody can run: some machines allow no other. Older kernels do not know the difference.
+/// A memory file that cannot be executed: some machines allow no other. Older kernels do not have the flag.
 pub(crate) fn memory_file(flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
     match rustix::fs::memfd_create(c"forebay", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(c"forebay", flags),
@@ -308,7 +348,7 @@ pub(crate) fn memory_file(flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
-    // SAFETY: a new mapping at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let place = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -322,9 +362,9 @@ fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
     Ok(Mapped { header: place?.cast(), own: None })
 }
 
-/// The header of a descriptor that is one of ours.
+/// The header of a descriptor, if it is one of Forebay's.
 fn recognise(fd: RawFd) -> Option<(Mapped, u64)> {
-    // SAFETY: borrowed for two questions; a descriptor that is closed meanwhile answers with an error.
+    // SAFETY: borrowed for two calls; a descriptor that is closed meanwhile gives an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     if !rustix::fs::fcntl_get_seals(fd).ok()?.contains(SEALS) {
         return None;
@@ -337,12 +377,12 @@ fn recognise(fd: RawFd) -> Option<(Mapped, u64)> {
     (mapped.magic == MAGIC && mapped.path_len as usize <= PATH).then_some((mapped, stat.st_ino))
 }
 
-/// Whether a descriptor is one of ours as the kernel sees it.
+/// Whether the kernel's descriptor is one of Forebay's.
 pub(crate) fn is_ours(fd: RawFd) -> bool {
     recognise(fd).is_some()
 }
 
-/// Takes over a descriptor that came from elsewhere, if it is one of ours.
+/// Enters a received descriptor into the table, if it is one of Forebay's.
 pub(crate) fn adopt(fd: RawFd) {
     if let Some((mapped, _)) = recognise(fd) {
         mapped.shared.store(1, Ordering::Release);
@@ -350,8 +390,7 @@ pub(crate) fn adopt(fd: RawFd) {
     }
 }
 
-/// Looks for our files among the descriptors that this process was born with. Descriptors of one open file share
-/// what is known about it.
+/// Enters Forebay's files among the inherited descriptors into the table. Descriptors of one open file share its state.
 pub(crate) fn adopt_inherited() {
     let mut known: Vec<(u64, table::Held)> = Vec::new();
     each_descriptor(|fd| {

@@ -8,7 +8,7 @@ use forebay_model::{ErrorKind, FileId, FileKind};
 use libc::{c_char, size_t};
 use std::ffi::CString;
 
-/// The path of a place, with every link followed. Everything on it has to be there.
+/// The path of a place with every symbolic link followed. All parts of it must exist.
 pub(crate) fn text(place: &Place) -> Outcome<Vec<u8>> {
     let prefix = life::config().prefix.clone();
     let mut waiting: Vec<Vec<u8>> = Vec::new();
@@ -57,9 +57,9 @@ pub(crate) fn text(place: &Place) -> Outcome<Vec<u8>> {
     Ok(done.iter().fold(prefix, |text, part| path::join(&text, part)))
 }
 
-/// A copy of some bytes that the application frees.
+/// A copy of `bytes` that the application frees.
 pub(crate) fn allocated(bytes: &[u8], least: usize) -> Result<*mut c_char, Errno> {
-    // SAFETY: the C library's allocator may be asked for any size.
+    // SAFETY: `malloc` accepts any size.
     let copy = unsafe { libc::malloc(bytes.len().max(least)) };
     if copy.is_null() {
         return Err(cwd::NO_MEMORY);

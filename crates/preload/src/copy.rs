@@ -1,12 +1,14 @@
-//! Copying between descriptors, where at least one is ours: by way of memory.
+//! Copies between descriptors of which at least one is Forebay's, through a buffer in memory.
 
+use crate::backing::Kind;
 use crate::data::{self, At};
 use crate::errno::{Errno, Outcome, Stop, fail};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
 use crate::place::ours;
 use crate::table::{self, Held};
-use crate::{hook, life, mem};
-use libc::{c_int, c_uint, off_t, size_t, ssize_t};
+use crate::{dispatch, hook, life, mem};
+use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::Ordering;
 
 const PIECE: usize = 1 << 20;
@@ -15,7 +17,7 @@ const PIECE: usize = 1 << 20;
 struct Side {
     fd: c_int,
     open: Option<Held>,
-    /// Where the application keeps the offset, if not in the open file.
+    /// Pointer to the application's offset; null if the open file's offset is used.
     place: *mut off_t,
 }
 
@@ -36,7 +38,23 @@ impl Side {
         }
     }
 
-    /// Reads without moving, where that is possible.
+    fn is_directory(&self) -> Outcome<bool> {
+        match &self.open {
+            Some(open) => Ok(open.kind() == Kind::Directory),
+            None => Ok(kind(self.fd)? == libc::S_IFDIR),
+        }
+    }
+
+    /// `sendfile` accepts only files and block devices as its source: a read from a pipe could block.
+    fn must_have_offsets(&self) -> Outcome<()> {
+        let fits = match &self.open {
+            Some(open) => open.kind() != Kind::Directory,
+            None => matches!(kind(self.fd)?, libc::S_IFREG | libc::S_IFBLK),
+        };
+        if fits { Ok(()) } else { fail(libc::EINVAL) }
+    }
+
+    /// Reads without advancing the offset, where that is possible.
     fn read(&self, offset: Option<u64>, into: &mut [u8]) -> Outcome<usize> {
         if let (Some(open), Some(offset)) = (&self.open, offset) {
             return data::read_into(open, At::Offset(offset), into);
@@ -46,8 +64,8 @@ impl Side {
             None => (libc::SYS_read, 0),
         };
         let args = [self.fd as usize, into.as_mut_ptr() as usize, into.len(), offset, 0, 0];
-        // SAFETY: the buffer is ours.
-        Ok(unsafe { ask(number, args) }? as usize)
+        // SAFETY: the buffer is the library's.
+        Ok(unsafe { try_system_call(number, args) }? as usize)
     }
 
     fn write(&self, offset: Option<u64>, from: &[u8]) -> Outcome<usize> {
@@ -60,11 +78,11 @@ impl Side {
             None => (libc::SYS_write, 0),
         };
         let args = [self.fd as usize, from.as_ptr() as usize, from.len(), offset, 0, 0];
-        // SAFETY: the buffer is ours.
-        Ok(unsafe { ask(number, args) }? as usize)
+        // SAFETY: the buffer is the library's.
+        Ok(unsafe { try_system_call(number, args) }? as usize)
     }
 
-    /// So much has been read or written.
+    /// Advances the offset by `count` bytes.
     fn advance(&self, offset: Option<u64>, count: usize) -> Outcome<()> {
         let Some(next) = offset.map(|offset| offset + count as u64) else { return Ok(()) };
         match &self.open {
@@ -100,7 +118,7 @@ fn copy(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
             to.advance(target, written)?;
         }
         done += written;
-        // Whoever waits for a pipe has had what there was.
+        // A short read from a pipe means that it is empty now.
         if written < read || (at.is_none() && read < want) {
             break;
         }
@@ -127,6 +145,17 @@ pub(crate) fn range(
     flags: c_uint,
 ) -> Outcome<ssize_t> {
     let (from, to) = (Side::new(from, from_at), Side::new(to, to_at));
+    if from.open.is_none() && to.open.is_none() {
+        return Err(Stop::Foreign);
+    }
+    for side in [&from, &to] {
+        if side.is_directory()? {
+            return fail(libc::EISDIR);
+        }
+        if !side.place.is_null() && mem::take(side.place)? < 0 {
+            return fail(libc::EOVERFLOW);
+        }
+    }
     if flags != 0 && (from.open.is_some() || to.open.is_some()) {
         return fail(libc::EINVAL);
     }
@@ -144,36 +173,141 @@ pub(crate) fn range(
 }
 
 pub(crate) fn send(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> Outcome<ssize_t> {
-    sides(&Side::new(from, at), &Side::new(to, std::ptr::null_mut()), len)
+    let (from, to) = (Side::new(from, at), Side::new(to, std::ptr::null_mut()));
+    if from.open.is_none() && to.open.is_none() {
+        return Err(Stop::Foreign);
+    }
+    if !at.is_null() {
+        // Reported before any data is moved.
+        mem::writable(at.cast(), size_of::<off_t>())?;
+    }
+    from.must_have_offsets()?;
+    if to.open.is_none() && is_pipe(to.fd)? {
+        return into_pipe(&from, to.fd, len, 0);
+    }
+    sides(&from, &to, len)
 }
 
-/// One side has to be a pipe, as ever.
+const SPLICE_FLAGS: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+
+/// New memory, which a pipe may keep after it is unmapped here.
+struct Pages {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize) -> Outcome<Pages> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
+        Ok(Pages { start: start?, len })
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, and referenced by this value alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner of the mapping.
+        let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
+    }
+}
+
+/// Moves as many bytes as fit into a pipe. Waits only if the pipe is full, unless the flags or the pipe are
+/// non-blocking.
+fn into_pipe(from: &Side, pipe: c_int, len: usize, flags: c_uint) -> Outcome<ssize_t> {
+    let control = |command: c_int| {
+        // SAFETY: the call only reads properties of a descriptor.
+        unsafe { try_system_call(libc::SYS_fcntl, [pipe as usize, command as usize, 0, 0, 0, 0]) }
+    };
+    let len = len.min(control(libc::F_GETPIPE_SZ)? as usize);
+    if len == 0 {
+        return Ok(0);
+    }
+    let at = from.offset()?;
+    let mut pages = Pages::new(len)?;
+    let count = from.read(at, pages.bytes())?;
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut how = flags & libc::SPLICE_F_NONBLOCK;
+    if control(libc::F_GETFL)? as c_int & libc::O_NONBLOCK != 0 {
+        how |= libc::SPLICE_F_NONBLOCK;
+    }
+    let part = iovec { iov_base: pages.start, iov_len: count };
+    let args = [pipe as usize, &raw const part as usize, 1, how as usize, 0, 0];
+    // SAFETY: memory of the library, which is not written any more.
+    let moved = dispatch::waiting(|| unsafe { try_system_call(libc::SYS_vmsplice, args) })? as usize;
+    from.advance(at, moved)?;
+    Ok(moved as ssize_t)
+}
+
+/// Moves the bytes that are in a pipe. Waits only if it is empty, unless the flags say non-blocking.
+fn out_of_pipe(pipe: &Side, to: &Side, len: usize, flags: c_uint) -> Outcome<ssize_t> {
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        let mut asked = libc::pollfd { fd: pipe.fd, events: libc::POLLIN, revents: 0 };
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let args = [&raw mut asked as usize, 1, &raw const now as usize, 0, 0, 0];
+        // SAFETY: polls one descriptor; the result goes to a local variable.
+        if unsafe { try_system_call(libc::SYS_ppoll, args) }? == 0 {
+            return fail(libc::EAGAIN);
+        }
+    }
+    sides(pipe, to, len.min(PIECE))
+}
+
+/// One side must be a pipe, as on Linux.
 pub(crate) fn splice_between(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,
     to_at: *mut off_t,
     len: size_t,
+    flags: c_uint,
 ) -> Outcome<ssize_t> {
     let (from, to) = (Side::new(from, from_at), Side::new(to, to_at));
-    if from.open.is_some() && to.open.is_some() {
+    let pipe = match (&from.open, &to.open) {
+        (None, None) => return Err(Stop::Foreign),
+        (Some(_), Some(_)) => return fail(libc::EINVAL),
+        (Some(_), None) => &to,
+        (None, Some(_)) => &from,
+    };
+    if flags & !SPLICE_FLAGS != 0 || !is_pipe(pipe.fd)? {
         return fail(libc::EINVAL);
     }
-    for side in [&from, &to] {
-        if (side.open.is_none() && from.open.is_some() != to.open.is_some()) && !is_pipe(side.fd)? {
-            return fail(libc::EINVAL);
-        }
+    if !pipe.place.is_null() {
+        return fail(libc::ESPIPE);
     }
-    sides(&from, &to, len)
+    if to.open.as_ref().is_some_and(|open| open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0) {
+        return fail(libc::EINVAL);
+    }
+    match from.open {
+        Some(_) => into_pipe(&from, to.fd, len, flags),
+        None => out_of_pipe(&from, &to, len, flags),
+    }
 }
 
 fn is_pipe(fd: c_int) -> Outcome<bool> {
-    // SAFETY: borrowed for one question; a number that is no descriptor answers with an error.
-    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
-    Ok(stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+    Ok(kind(fd)? == libc::S_IFIFO)
 }
 
-/// Memory goes into pipes only.
+/// The file type of a descriptor in the kernel.
+fn kind(fd: c_int) -> Outcome<u32> {
+    if fd < 0 {
+        return fail(libc::EBADF);
+    }
+    // SAFETY: borrowed for one call; a number that is no descriptor gives an error.
+    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
+    Ok(stat.st_mode & libc::S_IFMT)
+}
+
+/// `vmsplice` works on pipes only.
 pub(crate) fn splice_memory(fd: c_int) -> Outcome<ssize_t> {
     ours(fd)?;
     fail(libc::EBADF)
@@ -189,9 +323,9 @@ hook::hooks! {
         send(to, from, at, len);
     fn [copy_file_range](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
         -> ssize_t => range(from, from_at, to, to_at, len, flags);
-    fn [splice](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, _flags: c_uint)
-        -> ssize_t => splice_between(from, from_at, to, to_at, len);
-    fn [vmsplice](fd: c_int, _list: *const libc::iovec, _count: size_t, _flags: c_uint) -> ssize_t =>
+    fn [splice](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
+        -> ssize_t => splice_between(from, from_at, to, to_at, len, flags);
+    fn [vmsplice](fd: c_int, _list: *const iovec, _count: size_t, _flags: c_uint) -> ssize_t =>
         splice_memory(fd);
     fn [tee](from: c_int, to: c_int, _len: size_t, _flags: c_uint) -> ssize_t => between_pipes(from, to);
 }

@@ -1,5 +1,5 @@
-//! Time in calls that ask the service, counted for a run: together with all its processes, in a page that
-//! `FOREBAY_COUNTS` names. Without that variable nothing is counted, and no clock is read.
+//! Time spent in calls to the service, summed over all processes of a run in a shared page that `FOREBAY_COUNTS` names.
+//! Without that variable the library counts nothing and reads no clock.
 
 use crate::errno::Errno;
 use crate::life::config;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Instant;
 
 static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// Nanoseconds of this process.
+/// Nanoseconds spent by this process.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// A call that is being counted.
+/// A call whose time is measured.
 pub(crate) struct Counted(Option<Instant>);
 
 impl Counted {
@@ -36,7 +36,12 @@ impl Counted {
     }
 }
 
-/// A process begins to ask.
+/// Counts bytes that a call of the program has moved.
+pub(crate) fn moved(which: Count, bytes: usize) {
+    add(which, bytes as u64);
+}
+
+/// Counts this process when it first calls the service.
 pub(crate) fn join() {
     if config().counts.is_none() {
         return;
@@ -54,7 +59,8 @@ fn map() -> Option<*mut AtomicU64> {
     if rustix::fs::fstat(&file).ok()?.st_size < PAGE as i64 {
         return None;
     }
-    // SAFETY: a new mapping at a place of the kernel's choice; only atomics are used in it, and it stays.
+    // SAFETY: a new mapping at an address of the kernel's choice; only atomics are used in it, and it is never
+    // unmapped.
     let page = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -70,7 +76,7 @@ fn map() -> Option<*mut AtomicU64> {
 
 fn word(count: Count) -> Option<&'static AtomicU64> {
     let words = WORDS.load(Ordering::Acquire);
-    // SAFETY: once mapped, the page stays, and every count has its word in it.
+    // SAFETY: the page is never unmapped, and every count has its word in it.
     (!words.is_null()).then(|| unsafe { &*words.add(count as usize) })
 }
 

@@ -1,16 +1,17 @@
 //! A working directory inside Forebay.
 //!
-//! The kernel cannot stand there, so it is parked in an empty directory of the user's own whose path spells the real
-//! one: `/run/user/7/.forebay-cwd/fb/run1` means `/fb/run1`. So it survives `exec`, `fork` and `vfork`, and any
-//! program with the library can read it back.
+//! The kernel cannot have a working directory inside Forebay, so the library sets it to an empty private directory of
+//! the user whose path contains the real one: `/run/user/7/.forebay-cwd/fb/run1` means `/fb/run1`. So it survives
+//! `exec`, `fork` and `vfork`, and every program with the library can decode it.
 
+use crate::credentials::Credentials;
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
 use crate::place::{Place, locate, ours};
 use crate::{backing, hook, life, mem, path, private};
 use forebay_model::FileKind;
 use libc::{c_char, c_int, size_t};
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -35,25 +36,40 @@ pub(crate) fn inside() -> Option<Vec<u8>> {
         STATE.store(if parked.is_some() { INSIDE } else { ELSEWHERE }, Ordering::Release);
     }
     match STATE.load(Ordering::Acquire) {
-        // A child that was forked in the middle of a change finds nothing here, and asks the kernel.
+        // A child forked during a change finds an empty value, and reads the kernel's working directory.
         INSIDE => Some(HERE.with(|here| here.clone())).filter(|here| !here.is_empty()).or_else(parked),
         _ => None,
     }
 }
 
-/// What the kernel's working directory spells.
+/// Decodes the kernel's working directory.
 fn parked() -> Option<Vec<u8>> {
     let real = rustix::process::getcwd(Vec::new()).ok()?;
     let real = real.as_bytes();
     let at = real.windows(MARK.len()).position(|window| window == MARK)?;
     let (mark, here) = real.split_at(at + MARK.len());
-    let owner = rustix::fs::stat(mark).ok()?.st_uid;
-    let mine = owner == rustix::process::geteuid().as_raw();
+    // Accepted if it belongs to a user that this process is or was, or to root, which may have become this user.
+    let owner = match rustix::fs::stat(mark) {
+        Ok(found) => found.st_uid,
+        Err(rustix::io::Errno::ACCESS) => parked_by_root(mark)?,
+        Err(_) => return None,
+    };
+    let now = Credentials::read();
+    let mine = owner == 0 || owner == now.identity.uid.0 || now.includes(owner);
     (mine && path::inside(&life::config().prefix, here).is_some()).then(|| here.to_vec())
 }
 
-/// Where the kernel is parked for a working directory: made if it is not there.
-pub(crate) fn parking(here: &[u8]) -> Outcome<CString> {
+/// Root's id, if this is root's private directory and root made the working directory: this process cannot stat its
+/// parent.
+fn parked_by_root(mark: &[u8]) -> Option<u32> {
+    let above = mark.strip_suffix(MARK)?;
+    let known = private::places(0).into_iter().flatten().any(|dir| dir.as_os_str().as_bytes() == above);
+    let here = rustix::fs::statat(CWD, c"", AtFlags::EMPTY_PATH).ok()?;
+    (known && here.st_uid == 0).then_some(0)
+}
+
+/// The directory that represents `here` to the kernel; created if it does not exist.
+pub(crate) fn local_dir(here: &[u8]) -> Outcome<CString> {
     let mut dir = private::dir()?.as_os_str().as_bytes().to_vec();
     dir.extend_from_slice(MARK);
     let first = dir.len();
@@ -67,7 +83,7 @@ pub(crate) fn parking(here: &[u8]) -> Outcome<CString> {
     Ok(CString::new(dir).map_err(|_| Errno(libc::ENOENT))?)
 }
 
-/// Whether this process may have a place as its working directory.
+/// Checks that this process may use a place as its working directory.
 pub(crate) fn may_enter(place: &Place) -> Outcome<()> {
     let attr = place.find(true)?;
     if attr.kind != FileKind::Directory {
@@ -79,8 +95,8 @@ pub(crate) fn may_enter(place: &Place) -> Outcome<()> {
 fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
     may_enter(place)?;
     let here = path::normal(full);
-    rustix::process::chdir(parking(&here)?)?;
-    // Whoever borrows its parent's memory moves alone.
+    rustix::process::chdir(local_dir(&here)?)?;
+    // A process that borrows its parent's memory changes only its own working directory.
     if !life::is_borrowed() {
         HERE.with(|known| *known = here);
         STATE.store(INSIDE, Ordering::Release);
@@ -88,7 +104,7 @@ fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// The working directory moves by a call of the C library's.
+/// Forgets the known working directory before the C library changes it.
 pub(crate) fn forget() {
     if !life::is_borrowed() {
         STATE.store(UNKNOWN, Ordering::Release);
@@ -112,8 +128,8 @@ pub(crate) fn change_to(fd: c_int) -> Outcome<c_int> {
     enter(&place, &full)
 }
 
-/// Where we are, in the caller's buffer or in a new one.
-pub(crate) fn tell(buffer: *mut c_char, size: size_t) -> Outcome<*mut c_char> {
+/// The working directory, in the caller's buffer or in a new one.
+pub(crate) fn current_dir(buffer: *mut c_char, size: size_t) -> Outcome<*mut c_char> {
     life::ready();
     let mut here = inside().ok_or(crate::errno::Stop::Foreign)?;
     here.push(0);
@@ -136,12 +152,12 @@ pub(crate) fn tell(buffer: *mut c_char, size: size_t) -> Outcome<*mut c_char> {
 hook::hooks! {
     fn [chdir](path: *const c_char) -> c_int, at path => change(path);
     fn [fchdir](fd: c_int) -> c_int => change_to(fd);
-    fn [getcwd](buffer: *mut c_char, size: size_t) -> *mut c_char => tell(buffer, size);
-    fn [__getcwd_chk](buffer: *mut c_char, size: size_t, _room: size_t) -> *mut c_char => tell(buffer, size);
-    fn [getwd](buffer: *mut c_char) -> *mut c_char => tell(buffer, mem::PATH_MAX);
-    fn [__getwd_chk](buffer: *mut c_char, room: size_t) -> *mut c_char => tell(buffer, room);
-    fn [get_current_dir_name]() -> *mut c_char => tell(std::ptr::null_mut(), 0);
+    fn [getcwd](buffer: *mut c_char, size: size_t) -> *mut c_char => current_dir(buffer, size);
+    fn [__getcwd_chk](buffer: *mut c_char, size: size_t, _room: size_t) -> *mut c_char => current_dir(buffer, size);
+    fn [getwd](buffer: *mut c_char) -> *mut c_char => current_dir(buffer, mem::PATH_MAX);
+    fn [__getwd_chk](buffer: *mut c_char, room: size_t) -> *mut c_char => current_dir(buffer, room);
+    fn [get_current_dir_name]() -> *mut c_char => current_dir(std::ptr::null_mut(), 0);
 }
 
-/// What a failed allocation says.
+/// The error of a failed allocation.
 pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM);

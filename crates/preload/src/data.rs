@@ -1,26 +1,28 @@
-//! Reading, writing, lengths.
+//! Reading, writing and truncating files.
 
-use crate::counts::Counted;
+use crate::backing::Kind;
+use crate::counts::{Counted, moved};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{locate, ours};
-use crate::{engine, hook, mem};
-use forebay_client::Now;
+use crate::{engine, file_size, hook, mem};
+use forebay_client::{Count, Now};
+use forebay_model::SeekTo;
 use libc::{c_char, c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::sync::atomic::Ordering;
 
-/// The kernel moves at most so many bytes in one call.
+/// The kernel moves at most this many bytes in one call.
 const MOST: usize = 0x7fff_f000;
-/// The service appends at most so many bytes in one piece.
+/// The service appends at most this many bytes in one request.
 const PIECE: usize = 4 << 20;
 const SYNC: u32 = (libc::O_SYNC | libc::O_DSYNC) as u32;
 
 /// Where a transfer starts.
 #[derive(Clone, Copy)]
 pub(crate) enum At {
-    /// Where the open file stands; it moves.
+    /// The offset of the open file, which the transfer advances.
     Current,
-    /// Here.
+    /// A given offset; that of the open file does not change.
     Offset(u64),
 }
 
@@ -30,7 +32,7 @@ impl At {
     }
 }
 
-/// Reads into memory of the caller or of ours.
+/// Reads into memory of the caller or of the library.
 pub(crate) fn read_into(open: &Open, at: At, into: &mut [u8]) -> Outcome<usize> {
     let file = open.for_reading()?;
     crate::map::write_back_file(open.id());
@@ -45,21 +47,24 @@ pub(crate) fn read_into(open: &Open, at: At, into: &mut [u8]) -> Outcome<usize> 
             None => engine::run(move |_| file.pread(offset, into)),
         }
     };
-    match at {
-        At::Offset(offset) => Ok(pread(offset)?),
+    let count = match at {
+        At::Offset(offset) => pread(offset)?,
         At::Current => loop {
             let offset = open.offset.load(Ordering::Acquire);
             let count = pread(offset)?;
             let next = offset + count as u64;
-            // Somebody else has read or sought meanwhile: these bytes are theirs.
+            // On failure, another thread or process has read or sought meanwhile: these bytes are theirs, and the read
+            // is repeated.
             if open.offset.compare_exchange(offset, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                return Ok(count);
+                break count;
             }
         },
-    }
+    };
+    moved(Count::Read, count);
+    Ok(count)
 }
 
-/// Writes memory of the caller or of ours.
+/// Writes memory of the caller or of the library.
 pub(crate) fn write_from(open: &Open, at: At, from: &[u8]) -> Outcome<usize> {
     write_how(open, at, from, open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0)
 }
@@ -69,6 +74,17 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
     if from.is_empty() {
         return Ok(0);
     }
+    let from = match file_size::limit() {
+        None => from,
+        Some(limit) => {
+            let start = match at {
+                _ if appends => open.attr()?.size,
+                At::Offset(offset) => offset,
+                At::Current => open.offset.load(Ordering::Acquire),
+            };
+            &from[..file_size::allowed_len(limit, start, from.len())?]
+        }
+    };
     let len = from.len() as u64;
     let pwrite = |offset: u64| {
         let counted = Counted::begin();
@@ -82,7 +98,7 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
         Ok(())
     };
     match at {
-        // As on Linux, `pwrite` appends too where the file is open for that.
+        // As on Linux, `pwrite` also appends if the file was opened with `O_APPEND`.
         _ if appends => {
             let end = append(&file, from)?;
             crate::map::wrote(open.id(), end - len, from);
@@ -95,10 +111,11 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
             crate::map::wrote(open.id(), offset, from);
         }
         At::Current => {
-            // Taking the place first makes writers that share the open file disjoint, in one process or in many.
+            // Advancing the offset first makes writers that share the open file disjoint, within a process and across
+            // processes.
             let offset = open.offset.fetch_add(len, Ordering::AcqRel);
             if let Err(errno) = pwrite(offset) {
-                // If somebody has written behind it meanwhile, the gap stays, as a hole.
+                // If another writer has advanced the offset meanwhile, the gap stays as a hole.
                 let _ =
                     open.offset.compare_exchange(offset + len, offset, Ordering::AcqRel, Ordering::Relaxed);
                 return Err(errno.into());
@@ -109,6 +126,7 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
     if open.access & SYNC != 0 {
         engine::run(|_| file.sync())?;
     }
+    moved(Count::Written, from.len());
     Ok(from.len())
 }
 
@@ -167,7 +185,7 @@ pub(crate) fn read_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -
     Ok(count as ssize_t)
 }
 
-/// All that a list of buffers holds, in one piece.
+/// The contents of a list of buffers as one slice.
 fn gathered(list: &[iovec]) -> Outcome<std::borrow::Cow<'_, [u8]>> {
     if let [one] = list {
         return Ok(mem::readable(one.iov_base, one.iov_len.min(MOST))?.into());
@@ -227,24 +245,32 @@ pub(crate) fn write_vector2(
     Ok(written as ssize_t)
 }
 
+/// The next data, or the next hole, of an open file.
+fn seek_data(open: &Open, offset: off_t, whence: c_int) -> Outcome<off_t> {
+    let Ok(offset) = u64::try_from(offset) else { return fail(libc::ENXIO) };
+    let to = if whence == libc::SEEK_DATA { SeekTo::Data } else { SeekTo::Hole };
+    let file = open.data()?;
+    crate::map::write_back_file(open.id());
+    match engine::run(|_| file.seek(offset, to))? {
+        Some(found) => Ok(found as off_t),
+        None => fail(libc::ENXIO),
+    }
+}
+
 pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Outcome<off_t> {
     let open = ours(fd)?;
     let size = || -> Outcome<i64> { Ok(open.attr()?.size as i64) };
-    if open.kind() == crate::backing::Kind::Path {
+    if open.kind() == Kind::Path {
         return fail(libc::EBADF);
     }
     let current = open.offset.load(Ordering::Acquire) as i64;
     let base = match whence {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => current,
+        _ if open.kind() == Kind::Directory => return fail(libc::EINVAL),
         libc::SEEK_END => size()?,
-        // Every byte counts as data.
         libc::SEEK_DATA | libc::SEEK_HOLE => {
-            let size = size()?;
-            if !(0..size).contains(&offset) {
-                return fail(libc::ENXIO);
-            }
-            let found = if whence == libc::SEEK_DATA { offset } else { size };
+            let found = seek_data(&open, offset, whence)?;
             open.offset.store(found as u64, Ordering::Release);
             return Ok(found);
         }
@@ -262,7 +288,7 @@ pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Outcome<off_t> {
 
 pub(crate) fn sync_fd(fd: c_int) -> Outcome<c_int> {
     let open = ours(fd)?;
-    if open.kind() == crate::backing::Kind::Directory {
+    if open.kind() == Kind::Directory {
         engine::run(|engine| engine.client().sync_all())?;
         return Ok(0);
     }
@@ -272,16 +298,45 @@ pub(crate) fn sync_fd(fd: c_int) -> Outcome<c_int> {
     Ok(0)
 }
 
+/// Syncs the whole file: the service syncs no ranges.
+pub(crate) fn sync_range(fd: c_int, offset: off_t, len: off_t, flags: libc::c_uint) -> Outcome<c_int> {
+    const KNOWN: libc::c_uint =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let open = ours(fd)?;
+    if open.kind() == Kind::Path {
+        return fail(libc::EBADF);
+    }
+    if flags & !KNOWN != 0 || offset < 0 || len < 0 || offset.checked_add(len).is_none() {
+        return fail(libc::EINVAL);
+    }
+    sync_fd(fd)
+}
+
+/// Does not read ahead; rejects files on which the kernel would also reject it.
+pub(crate) fn read_ahead(fd: c_int) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    match open.kind() {
+        Kind::Path => fail(libc::EBADF),
+        _ if open.access as c_int & libc::O_ACCMODE == libc::O_WRONLY => fail(libc::EBADF),
+        Kind::Directory => fail(libc::EINVAL),
+        Kind::File => Ok(0),
+    }
+}
+
 fn length(size: off_t) -> Outcome<u64> {
     Ok(u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?)
 }
 
 pub(crate) fn truncate_open(fd: c_int, size: off_t) -> Outcome<c_int> {
     let open = ours(fd)?;
+    if open.kind() == Kind::Path {
+        return fail(libc::EBADF);
+    }
     if open.access as i32 & libc::O_ACCMODE == libc::O_RDONLY {
         return fail(libc::EINVAL);
     }
     let (file, size) = (open.for_writing()?, length(size)?);
+    file_size::may_grow(|| Ok(open.attr()?.size), size)?;
     engine::run(|_| file.truncate(size))?;
     crate::map::zeroed(open.id(), size, u64::MAX);
     Ok(0)
@@ -294,12 +349,13 @@ pub(crate) fn truncate_path(path: *const c_char, size: off_t) -> Outcome<c_int> 
         return fail(libc::EISDIR);
     }
     let size = length(size)?;
+    file_size::may_grow(|| Ok(attr.size), size)?;
     engine::run(|engine| engine.by_id().truncate(attr.id, size))?;
     crate::map::zeroed(attr.id, size, u64::MAX);
     Ok(0)
 }
 
-/// Space is granted when it is written; what can be promised is the length, and zeros.
+/// Sets the size and zeroes ranges; the service reserves space only when data is written.
 pub(crate) fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Outcome<c_int> {
     let open = ours(fd)?;
     let file = open.for_writing()?;
@@ -318,6 +374,7 @@ pub(crate) fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Out
         _ => return fail(libc::EOPNOTSUPP),
     }
     if !keep {
+        file_size::may_grow(|| Ok(open.attr()?.size), end)?;
         engine::run(|_| file.extend(end))?;
     }
     Ok(0)
@@ -331,13 +388,14 @@ fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> Outcome<c_int> {
     }
 }
 
-/// Advice is taken, not followed. `posix_fadvise` returns its error.
-pub(crate) fn advise(fd: c_int, advice: c_int) -> Outcome<c_int> {
+/// Checks the advice and ignores it. `posix_fadvise` returns its error.
+pub(crate) fn advise(fd: c_int, len: off_t, advice: c_int) -> Outcome<c_int> {
     ours(fd)?;
-    Ok(if (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) { 0 } else { libc::EINVAL })
+    let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+    Ok(if known && len >= 0 { 0 } else { libc::EINVAL })
 }
 
-/// Everything of ours is synced as well, if there is anything.
+/// Syncs all files of this client at the service too, if it is connected.
 fn sync_all() -> Outcome<()> {
     if engine::started().is_some() {
         engine::run(|engine| engine.client().sync_all())?;
@@ -368,15 +426,16 @@ hook::hooks! {
         write_vector2(fd, list, count, offset, flags);
     fn [lseek, lseek64, llseek, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
     fn [fsync, fdatasync, syncfs](fd: c_int) -> c_int => sync_fd(fd);
-    fn [sync_file_range](fd: c_int, _offset: off_t, _len: off_t, _flags: libc::c_uint) -> c_int => sync_fd(fd);
+    fn [sync_file_range](fd: c_int, offset: off_t, len: off_t, flags: libc::c_uint) -> c_int =>
+        sync_range(fd, offset, len, flags);
     fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int => truncate_open(fd, size);
     fn [truncate, truncate64](path: *const c_char, size: off_t) -> c_int, at path => truncate_path(path, size);
     fn [fallocate, fallocate64](fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int =>
         allocate(fd, mode, offset, len);
     fn [posix_fallocate, posix_fallocate64](fd: c_int, offset: off_t, len: off_t) -> c_int =>
         posix_allocate(fd, offset, len);
-    fn [posix_fadvise, posix_fadvise64](fd: c_int, _offset: off_t, _len: off_t, advice: c_int) -> c_int =>
-        advise(fd, advice);
-    fn [readahead](fd: c_int, _offset: off_t, _len: size_t) -> ssize_t => ours(fd).map(|_| 0);
+    fn [posix_fadvise, posix_fadvise64](fd: c_int, _offset: off_t, len: off_t, advice: c_int) -> c_int =>
+        advise(fd, len, advice);
+    fn [readahead](fd: c_int, _offset: off_t, _len: size_t) -> ssize_t => read_ahead(fd);
     fn [sync]() -> () => sync_all();
 }

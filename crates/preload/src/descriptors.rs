@@ -1,24 +1,26 @@
-//! Descriptors: closed, duplicated, controlled.
+//! Closing, duplicating and controlling descriptors.
 
 use crate::errno::{Outcome, Stop, fail};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
+use crate::opening::{CREATED, LINKABLE};
 use crate::place::ours;
 use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
-use crate::{backing, hook, life, locks, mem, opening, stdio};
+use crate::{backing, hook, life, locks, mem, opening, rings, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
-/// A small call about descriptors that cannot touch memory.
+/// A system call that takes only descriptors and flags.
 fn plain(number: i64, args: [usize; 3]) -> Outcome<c_int> {
     // SAFETY: the numbers used here take descriptors and flags only.
-    let result = unsafe { ask(number, [args[0], args[1], args[2], 0, 0, 0]) }?;
+    let result = unsafe { try_system_call(number, [args[0], args[1], args[2], 0, 0, 0]) }?;
     Ok(result as c_int)
 }
 
 pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     life::ready();
+    rings::closing(fd, fd);
     if table::is_hidden(fd) && !is_internal() {
         return fail(libc::EBADF);
     }
@@ -29,7 +31,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
         return Err(Stop::Foreign);
     }
     let _quiet = Quiet::begin();
-    // Forgotten first: another thread may be given the number as soon as the kernel has it back.
+    // Removed from the table first: another thread may get the number as soon as the kernel has closed it.
     let held = table::remove(fd);
     if let Some(open) = &held {
         locks::closing(open.id());
@@ -42,7 +44,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     closed
 }
 
-/// Notes what a descriptor has become.
+/// Records the open file that a descriptor now refers to.
 fn note(fd: c_int, held: Option<&Held>) {
     if life::is_borrowed() {
         return;
@@ -54,7 +56,7 @@ fn note(fd: c_int, held: Option<&Held>) {
     stdio::changed(fd);
 }
 
-/// The C library has changed standard descriptors past us: looks at what they are now.
+/// Checks the standard descriptors again after the C library may have changed them without calling this library.
 pub(crate) fn look_again() {
     for fd in 0..3 {
         if table::get(fd).is_some() && !backing::is_ours(fd) {
@@ -76,6 +78,9 @@ pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_in
     if table::is_hidden(new) && !is_internal() {
         return fail(libc::EBUSY);
     }
+    if old != new {
+        rings::closing(new, new);
+    }
     if from.is_none() && to.is_none() {
         return Err(Stop::Foreign);
     }
@@ -90,7 +95,7 @@ pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_in
     Ok(new)
 }
 
-/// Puts an open file on a hidden descriptor of ours, which stays hidden.
+/// Duplicates a descriptor onto a hidden descriptor, which stays hidden.
 pub(crate) fn replace(old: c_int, hidden: c_int) -> Outcome<c_int> {
     plain(libc::SYS_dup3, [old as usize, hidden as usize, libc::O_CLOEXEC as usize])
 }
@@ -102,7 +107,7 @@ pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
     duplicate_to(old, new, 0)
 }
 
-/// Closes a range, but for what is ours alone.
+/// Closes a range of descriptors, except hidden ones.
 pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<c_int> {
     const UNSHARE: c_uint = 2;
     const CLOEXEC: c_uint = 4;
@@ -113,6 +118,9 @@ pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<
     let (low, high) =
         (c_int::try_from(first).unwrap_or(c_int::MAX), c_int::try_from(last).unwrap_or(c_int::MAX));
     let mut spared = Vec::new();
+    if flags & CLOEXEC == 0 {
+        rings::closing(low, high);
+    }
     table::each(low, high, |fd| {
         if table::is_hidden(fd) {
             spared.push(fd as c_uint);
@@ -133,18 +141,29 @@ pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<
     Ok(0)
 }
 
+/// `F_CREATED_QUERY` of Linux 6.12: whether the open that returned the descriptor created the file.
+const CREATED_QUERY: c_int = 1024 + 4;
+
+/// Commands allowed on a descriptor opened with `O_PATH`.
+fn of_paths(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD | libc::F_GETFL)
+}
+
 pub(crate) fn control(fd: c_int, command: c_int, argument: *mut c_void) -> Outcome<c_int> {
     if is_internal() && command == libc::F_DUPFD_CLOEXEC {
-        // Not even for a moment among those of the application, if the limit allows.
-        let copy = || lift(plain(libc::SYS_fcntl, [fd as usize, command as usize, argument as usize])?);
+        // If the limit allows, the descriptor never has a number among the application's.
+        let copy = || hide_high(plain(libc::SYS_fcntl, [fd as usize, command as usize, argument as usize])?);
         return hidden_copy(fd).map_or_else(copy, Ok);
     }
     let open = ours(fd)?;
+    if open.kind() == backing::Kind::Path && !of_paths(command) {
+        return fail(libc::EBADF);
+    }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, command, argument as c_int),
         libc::F_GETFL => {
             let large = OFlags::LARGEFILE.bits();
-            Ok((open.access | open.flags.load(Ordering::Relaxed) | large) as c_int)
+            Ok((open.access & !(LINKABLE | CREATED) | open.flags.load(Ordering::Relaxed) | large) as c_int)
         }
         libc::F_SETFL => {
             let flags = argument as c_int & opening::CHANGEABLE;
@@ -157,7 +176,19 @@ pub(crate) fn control(fd: c_int, command: c_int, argument: *mut c_void) -> Outco
         | libc::F_OFD_GETLK
         | libc::F_OFD_SETLK
         | libc::F_OFD_SETLKW => locks::range(&open, command, argument.cast()),
-        // These are about the descriptor, which is the kernel's.
+        libc::F_GETLEASE => Ok(libc::F_UNLCK),
+        // Leases are not supported. Requests that no file system would grant keep their own error.
+        libc::F_SETLEASE => {
+            let writes = open.access as c_int & libc::O_ACCMODE != libc::O_RDONLY;
+            let kind = argument as c_int;
+            fail(if kind == libc::F_UNLCK || (kind == libc::F_RDLCK && writes) {
+                libc::EAGAIN
+            } else {
+                libc::EINVAL
+            })
+        }
+        CREATED_QUERY => Ok(c_int::from(open.access & CREATED != 0)),
+        // These concern the descriptor, which is the kernel's.
         libc::F_GETFD | libc::F_SETFD | libc::F_GETOWN | libc::F_SETOWN => Err(Stop::Foreign),
         _ => fail(libc::EINVAL),
     }
@@ -165,6 +196,9 @@ pub(crate) fn control(fd: c_int, command: c_int, argument: *mut c_void) -> Outco
 
 pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome<c_int> {
     let open = ours(fd)?;
+    if open.kind() == backing::Kind::Path {
+        return fail(libc::EBADF);
+    }
     match request {
         libc::FIONREAD => {
             let left = open.attr()?.size.saturating_sub(open.offset.load(Ordering::Acquire));
@@ -186,8 +220,8 @@ pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void)
     }
 }
 
-/// Where descriptors of our own begin if the limit allows: out of the way, but not so high that the kernel's table,
-/// which every `fork` copies, becomes large.
+/// Lowest number for hidden descriptors if the limit allows: above the application's, but low enough that the kernel's
+/// table, which every `fork` copies, stays small.
 const HIGH: u64 = 4096;
 
 fn high() -> usize {
@@ -195,14 +229,14 @@ fn high() -> usize {
     limit.min(HIGH).saturating_sub(64) as usize
 }
 
-/// Moves a descriptor of our own out of the way of the application's.
-pub(crate) fn out_of_the_way(fd: c_int, command: c_int) -> Outcome<c_int> {
+/// Moves a descriptor of the library to a number above the application's.
+pub(crate) fn move_high(fd: c_int, command: c_int) -> Outcome<c_int> {
     let Ok(lifted) = plain(libc::SYS_fcntl, [fd as usize, command as usize, high()]) else { return Ok(fd) };
     plain(libc::SYS_close, [fd as usize, 0, 0])?;
     Ok(lifted)
 }
 
-/// A hidden copy of a descriptor, out of the way of the application's.
+/// A hidden copy of a descriptor, numbered above the application's.
 pub(crate) fn hidden_copy(fd: c_int) -> Option<c_int> {
     let copy = plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, high()]).ok()?;
     table::hide(copy);
@@ -212,44 +246,44 @@ pub(crate) fn hidden_copy(fd: c_int) -> Option<c_int> {
 /// Closes a hidden descriptor.
 pub(crate) fn close_hidden(fd: c_int) {
     drop(table::remove(fd));
-    // The number is ours: there is nothing that could go wrong.
+    // The descriptor is the library's: closing it cannot fail.
     let _ = plain(libc::SYS_close, [fd as usize, 0, 0]);
 }
 
-/// Moves a descriptor of our own out of the way, and hides it.
-pub(crate) fn lift(fd: c_int) -> Outcome<c_int> {
-    let lifted = out_of_the_way(fd, libc::F_DUPFD_CLOEXEC)?;
+/// Moves a descriptor of the library above the application's, and hides it.
+pub(crate) fn hide_high(fd: c_int) -> Outcome<c_int> {
+    let lifted = move_high(fd, libc::F_DUPFD_CLOEXEC)?;
     table::hide(lifted);
     Ok(lifted)
 }
 
-/// Our own descriptors are made by the same functions as everybody's.
+/// The library's own threads create descriptors by the same functions as the application.
 fn own(number: i64, args: [usize; 3]) -> Outcome<c_int> {
     if !is_internal() {
         return Err(Stop::Foreign);
     }
-    lift(plain(number, args)?)
+    hide_high(plain(number, args)?)
 }
 
-/// The same for two at once. Only the runtime's signal pipe comes this way, which belongs to the process, not to an
-/// engine: a forked child keeps it.
+/// As [`own`], for a pair. Only the runtime's signal pipe is created this way. It belongs to the process, not to an
+/// engine, so a forked child keeps it.
 fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Outcome<c_int> {
     if !is_internal() {
         return Err(Stop::Foreign);
     }
     let args = [domain as usize, kind as usize, protocol as usize, into as usize, 0, 0];
-    // SAFETY: the caller is ours, and has room for two.
+    // SAFETY: the caller is the library, and has space for two descriptors.
     let [one, two] = unsafe {
-        ask(libc::SYS_socketpair, args)?;
+        try_system_call(libc::SYS_socketpair, args)?;
         into.cast::<[c_int; 2]>().read()
     };
-    let pair = [one, two].map(|fd| out_of_the_way(fd, libc::F_DUPFD_CLOEXEC).unwrap_or(fd));
+    let pair = [one, two].map(|fd| move_high(fd, libc::F_DUPFD_CLOEXEC).unwrap_or(fd));
     pair.iter().for_each(|fd| table::keep(*fd));
     mem::give(into.cast(), pair)?;
     Ok(0)
 }
 
-/// Whoever closes one of ours by way of the C library is us, on a thread of ours.
+/// A hidden descriptor is closed through the C library only by the library's own threads.
 fn close_any(fd: c_int) -> Outcome<c_int> {
     if is_internal() && table::is_hidden(fd) {
         drop(table::remove(fd));
@@ -258,32 +292,34 @@ fn close_any(fd: c_int) -> Outcome<c_int> {
     close_fd(fd)
 }
 
-/// A message may take descriptors along, and they may be ours.
+/// A message may carry descriptors, and these may be Forebay's.
 pub(crate) fn sends(message: *const libc::msghdr) -> Outcome<isize> {
     if !is_internal() && mem::take(message).is_ok_and(|message| !message.msg_control.is_null()) {
-        backing::give_away();
+        backing::note_sharing();
     }
     Err(Stop::Foreign)
 }
 
-/// Of several messages it is not looked which do.
+/// Assumes that at least one of several messages carries descriptors.
 pub(crate) fn sends_many() -> Outcome<c_int> {
-    backing::give_away();
+    backing::note_sharing();
     Err(Stop::Foreign)
 }
 
-/// A message may bring descriptors, and they may be ours.
+/// A received message may carry descriptors of Forebay.
 pub(crate) fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
     if is_internal() || mem::take(message).map_or(true, |message| message.msg_control.is_null()) {
         return Err(Stop::Foreign);
     }
-    // SAFETY: the application's own arguments, the way it wanted them.
-    let count = unsafe { ask(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }?;
+    // SAFETY: the application's own arguments, unchanged.
+    let count = unsafe {
+        try_system_call(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0])
+    }?;
     adopt_from(message);
     Ok(count)
 }
 
-/// The same for several messages.
+/// As [`receive`], for several messages.
 pub(crate) fn receive_many(
     fd: c_int,
     messages: *mut libc::mmsghdr,
@@ -293,7 +329,7 @@ pub(crate) fn receive_many(
 ) -> Outcome<c_int> {
     let args = [fd as usize, messages as usize, room as usize, flags as usize, timeout as usize, 0];
     // SAFETY: as above.
-    let count = unsafe { ask(libc::SYS_recvmmsg, args) }?;
+    let count = unsafe { try_system_call(libc::SYS_recvmmsg, args) }?;
     for at in 0..count {
         // SAFETY: the kernel has filled this many messages.
         adopt_from(unsafe { &raw mut (*messages.offset(at)).msg_hdr });
@@ -320,7 +356,16 @@ fn adopt_from(message: *const libc::msghdr) {
     }
 }
 
+/// A descriptor opened with `O_PATH` cannot be polled.
+fn watch(fd: c_int) -> Outcome<c_int> {
+    if !is_internal() && ours(fd)?.kind() == backing::Kind::Path {
+        return fail(libc::EBADF);
+    }
+    Err(Stop::Foreign)
+}
+
 hook::hooks! {
+    fn [epoll_ctl](_epoll: c_int, _operation: c_int, fd: c_int, _event: *mut c_void) -> c_int => watch(fd);
     fn [sendmsg](_fd: c_int, message: *const libc::msghdr, _flags: c_int) -> isize => sends(message);
     fn [sendmmsg](_fd: c_int, _messages: *mut libc::mmsghdr, _room: c_uint, _flags: c_int) -> c_int => sends_many();
     fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);

@@ -1,7 +1,7 @@
-//! Listing directories.
+//! Directory listings.
 //!
-//! A place in a directory is a number: 0 before `.`, 1 before `..`, 2 before the first entry, else the cookie of the
-//! entry just listed.
+//! A position in a directory is a number: 0 before `.`, 1 before `..`, 2 before the first entry, otherwise the cookie
+//! of the entry last listed.
 
 use crate::backing::Kind;
 use crate::errno::{Outcome, fail};
@@ -17,17 +17,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PAGE: u32 = 1024;
 const FIRST: u64 = 2;
 
-/// An entry as it is handed out.
+/// A directory entry.
 #[derive(Clone)]
 struct Item {
     name: Vec<u8>,
     file: FileId,
     kind: FileKind,
-    /// The place behind it.
+    /// The position after it.
     next: u64,
 }
 
-/// A directory being read from some place on.
+/// Reads a directory from a position on.
 struct Reader {
     dir: FileId,
     place: u64,
@@ -39,7 +39,7 @@ impl Reader {
         Reader { dir, place, page: VecDeque::new() }
     }
 
-    /// The next entry, without passing it.
+    /// The next entry, without consuming it.
     fn peek(&mut self) -> Outcome<Option<&Item>> {
         if self.page.is_empty() {
             self.page = self.fetch()?.into();
@@ -90,8 +90,8 @@ fn type_of(kind: FileKind) -> u8 {
 
 const HEAD: usize = std::mem::offset_of!(dirent64, d_name);
 
-/// Bytes of an entry in a buffer: as long as its name needs, in steps of eight.
-fn room(item: &Item) -> usize {
+/// Size of an entry in a `getdents64` buffer: header and name, rounded up to a multiple of eight.
+fn entry_len(item: &Item) -> usize {
     (HEAD + item.name.len() + 1).next_multiple_of(8)
 }
 
@@ -105,7 +105,7 @@ fn encode(item: &Item, into: &mut [u8]) {
     into[HEAD..HEAD + item.name.len()].copy_from_slice(&item.name);
 }
 
-/// The system call behind everything: entries from where the open directory stands.
+/// `getdents64`: entries from the open directory's position on.
 pub(crate) fn entries(fd: c_int, into: *mut c_void, size: size_t) -> Outcome<ssize_t> {
     let open = ours(fd)?;
     if open.kind() != Kind::Directory {
@@ -115,12 +115,12 @@ pub(crate) fn entries(fd: c_int, into: *mut c_void, size: size_t) -> Outcome<ssi
     let mut reader = Reader::new(open.id(), open.offset.load(Ordering::Acquire));
     let mut used = 0;
     while let Some(item) = reader.peek()? {
-        let room = room(item);
-        if used + room > into.len() {
+        let len = entry_len(item);
+        if used + len > into.len() {
             break;
         }
-        encode(item, &mut into[used..used + room]);
-        used += room;
+        encode(item, &mut into[used..used + len]);
+        used += len;
         reader.pass();
     }
     if used == 0 && reader.peek()?.is_some() {
@@ -132,8 +132,8 @@ pub(crate) fn entries(fd: c_int, into: *mut c_void, size: size_t) -> Outcome<ssi
 
 const MAGIC: u64 = u64::from_le_bytes(*b"fb-dir-1");
 
-/// What a `DIR *` of ours points to. The C library's own begins with the descriptor too, and has a small number where
-/// ours has its mark.
+/// The stream that a `DIR *` of Forebay points to. The C library's own structure also begins with the descriptor, and
+/// has a small number where this one has its magic number.
 #[repr(C)]
 struct Stream {
     fd: c_int,
@@ -159,7 +159,7 @@ fn stream<'a>(dir: *mut DIR) -> Outcome<&'a Stream> {
     // SAFETY: both kinds of stream are larger than this field's end, and aligned.
     let magic = unsafe { (&raw const (*dir.cast::<Stream>()).magic).read() };
     match magic == MAGIC {
-        // SAFETY: only ours has the mark.
+        // SAFETY: only streams of this library have the magic number.
         true => Ok(unsafe { &*dir.cast::<Stream>() }),
         false => Err(crate::errno::Stop::Foreign),
     }
@@ -191,7 +191,7 @@ fn next(dir: *mut DIR) -> Outcome<*mut dirent64> {
     let current = &mut *state.current;
     current.d_ino = item.file.0;
     current.d_off = item.next as i64;
-    current.d_reclen = room(&item) as u16;
+    current.d_reclen = entry_len(&item) as u16;
     current.d_type = type_of(item.kind);
     for (to, from) in current.d_name.iter_mut().zip(item.name.iter().chain([&0])) {
         *to = *from as c_char;
@@ -199,7 +199,7 @@ fn next(dir: *mut DIR) -> Outcome<*mut dirent64> {
     Ok(&raw mut *current)
 }
 
-/// The old re-entrant form returns its error.
+/// `readdir_r` returns its error.
 fn next_into(dir: *mut DIR, into: *mut dirent64, result: *mut *mut dirent64) -> Outcome<c_int> {
     stream(dir)?;
     let found = match next(dir) {
@@ -220,7 +220,7 @@ fn next_into(dir: *mut DIR, into: *mut dirent64, result: *mut *mut dirent64) -> 
 
 fn close_stream(dir: *mut DIR) -> Outcome<c_int> {
     stream(dir)?;
-    // SAFETY: made by `open_stream`; whoever closes it uses it no more.
+    // SAFETY: created by `open_stream`; the caller does not use it after closing it.
     let stream = unsafe { Box::from_raw(dir.cast::<Stream>()) };
     descriptors::close_fd(stream.fd)
 }
@@ -231,7 +231,7 @@ fn seek(dir: *mut DIR, place: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// All names in a directory but `.` and `..`.
+/// All names in a directory except `.` and `..`.
 pub(crate) fn names(path: &std::ffi::CStr) -> Outcome<Vec<Vec<u8>>> {
     let dir = open_dir(path.as_ptr())?;
     let mut names = Vec::new();
@@ -254,7 +254,7 @@ pub(crate) fn names(path: &std::ffi::CStr) -> Outcome<Vec<Vec<u8>>> {
 type Filter = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
 type Order = Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
 
-/// The C library's own would look past us.
+/// `scandir`: the C library's own would bypass this library.
 fn scan(dir: *mut DIR, list: *mut *mut *mut dirent64, filter: Filter, order: Order) -> Outcome<c_int> {
     let mut found: Vec<*mut dirent64> = Vec::new();
     loop {
@@ -262,18 +262,18 @@ fn scan(dir: *mut DIR, list: *mut *mut *mut dirent64, filter: Filter, order: Ord
         if entry.is_null() {
             break;
         }
-        // SAFETY: the application's filter wants an entry, and this is one.
+        // SAFETY: the application's filter takes an entry, and this is one.
         if filter.is_some_and(|keep| unsafe { keep(entry) } == 0) {
             continue;
         }
-        // SAFETY: just filled; the copy is as long as the entry says.
+        // SAFETY: just filled; the copy is as long as `d_reclen`.
         let bytes = unsafe { std::slice::from_raw_parts(entry.cast::<u8>(), (*entry).d_reclen.into()) };
         found.push(crate::canonical::allocated(bytes, 0)?.cast());
     }
     if let Some(order) = order {
         found.sort_by(|a, b| {
             let (mut a, mut b) = (a.cast_const(), b.cast_const());
-            // SAFETY: the application's order wants places of entries, which these are.
+            // SAFETY: the application's order takes pointers to entries, which these are.
             unsafe { order(&raw mut a, &raw mut b) }.cmp(&0)
         });
     }
@@ -297,7 +297,7 @@ fn scan_path(
     scanned
 }
 
-/// `getdirentries` says where it began.
+/// `getdirentries` also stores the position at which it began.
 fn entries_from(fd: c_int, into: *mut c_char, size: size_t, start: *mut i64) -> Outcome<ssize_t> {
     let open = ours(fd)?;
     mem::give(start, open.offset.load(Ordering::Acquire) as i64)?;

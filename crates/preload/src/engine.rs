@@ -1,38 +1,94 @@
-//! The client of this process: made when the prefix is first touched, made anew in a forked child.
+//! The client of this process. It is created when the process first touches the prefix, again in a forked child, and
+//! again when the process has permanently given up the user who connected.
 //!
-//! Requests run on threads of the library; the calling thread waits, with nothing locked and its signals as they
-//! were, so that handlers may call in again.
+//! Requests run on threads of the library. The calling thread waits without holding a lock and with its own signal
+//! mask, so signal handlers may call the library again. Each request carries the identity of the calling thread.
 
+use crate::credentials::{self, Credentials, Origin};
 use crate::errno::Errno;
 use crate::life::{self, config};
 use crate::lock::Lock;
-use crate::quiet::{Quiet, aloud, become_internal, blocked};
-use crate::{dispatch, handlers};
-use forebay_client::{Address, ById, Client, ClientConfig, Credential};
-use forebay_model::{Error, ErrorKind, Result};
+use crate::quiet::{Quiet, become_internal, blocked, with_handlers_allowed};
+use crate::{descriptors, dispatch, handing, handlers};
+use forebay_client::{
+    Acting, Address, Addresses, Broker, ById, Client, ClientConfig, Credential, File, Token,
+};
+use forebay_model::{Error, ErrorKind, Gid, Identity, Result};
 use rustix::thread::futex;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::OnceCell;
 
-static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
 static START: Lock<()> = Lock::new(());
 
-/// Threads that serve the requests of all threads of the application.
+/// Number of threads that serve the requests of all threads of the application.
 const WORKERS: usize = 2;
-/// Between two looks whether a server is there again.
-const GLANCE: Duration = Duration::from_millis(20);
+/// Name of the library's threads.
+pub(crate) const THREAD_NAME: &str = "forebay";
+/// Interval between two attempts to connect to a server that may be restarted.
+const CONNECT_RETRY: Duration = Duration::from_millis(20);
+/// Interval between two checks for requests in flight.
+const IDLE_CHECK: Duration = Duration::from_millis(50);
+/// A group that grants no rights.
+const NO_GROUP: Gid = Gid(65534);
 
-/// A client with its threads.
-pub(crate) struct Engine {
+/// A client with its threads. All its connections are made as one user.
+pub(crate) struct Threads {
     generation: u64,
-    runtime: Runtime,
+    handle: Handle,
+    runtime: Lock<Option<Runtime>>,
+    origin: Origin,
+    /// Whether the next call replaces these threads by threads with the caller's rights.
+    is_outdated: AtomicBool,
+    /// Whether the connections come from the broker of a run, under the run's identity. Every request then names its
+    /// user.
+    is_brokered: AtomicBool,
     client: OnceCell<Client>,
+    may_name_others: OnceCell<bool>,
+    /// One engine for each identity that threads of this process have had.
+    engines: Lock<Vec<&'static Engine>>,
+}
+
+/// The client as used in the name of one user.
+pub(crate) struct Engine {
+    threads: &'static Threads,
+    client: Client,
+    identity: Identity,
+}
+
+thread_local! {
+    /// The engine of this thread. Valid for one generation of the process, until credentials change.
+    static FOUND: Found = const { Found { changes: Cell::new(0), generation: Cell::new(0), engine: Cell::new(None) } };
+}
+
+struct Found {
+    changes: Cell<u64>,
+    generation: Cell<u64>,
+    engine: Cell<Option<&'static Engine>>,
+}
+
+impl Found {
+    fn get(&self) -> Option<&'static Engine> {
+        let counts =
+            self.changes.get() == credentials::changes() && self.generation.get() == life::generation();
+        self.engine.get().filter(|_| counts)
+    }
+
+    /// A signal handler that runs in between finds no valid entry.
+    fn set(&self, changes: u64, engine: &'static Engine) {
+        self.changes.set(0);
+        compiler_fence(Ordering::SeqCst);
+        self.engine.set(Some(engine));
+        self.generation.set(engine.threads.generation);
+        compiler_fence(Ordering::SeqCst);
+        self.changes.set(changes);
+    }
 }
 
 impl Engine {
@@ -40,87 +96,302 @@ impl Engine {
         self.client().by_id()
     }
 
-    /// The client: there once [`engine`] has given this engine out.
     pub(crate) fn client(&self) -> &Client {
-        self.client.get().expect("engines are given out connected")
+        &self.client
     }
 
-    /// Runs something that nobody waits for.
+    /// Whether the connections come from the broker of a run.
+    pub(crate) fn is_brokered(&self) -> bool {
+        self.threads.is_brokered()
+    }
+
+    /// The identity that its requests carry.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Reopens a file in the name of the user who opened it: an open file stays usable when the process changes its
+    /// user.
+    pub(crate) async fn reopen(&self, token: Token) -> Result<File> {
+        if token.uid == self.identity.uid {
+            return self.by_id().reopen(token).await;
+        }
+        let client = self.threads.client();
+        if !self.threads.is_brokered() && token.uid.0 == self.threads.origin.uid {
+            return client.by_id().reopen(token).await;
+        }
+        let opener = Identity { uid: token.uid, gid: NO_GROUP, groups: Vec::new() };
+        client.as_identity(opener).by_id().reopen(token).await
+    }
+
+    /// Runs a future on the library's threads and waits for it.
+    pub(crate) fn wait_for<T: Send>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> std::result::Result<T, Errno> {
+        self.threads.wait_for(work)
+    }
+
+    /// Runs a future in the background.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _quiet = Quiet::begin();
-        self.runtime.spawn(work);
+        self.threads.handle.spawn(work);
     }
 }
 
-/// The threads of this life, if they run.
-fn threads() -> Option<&'static Engine> {
-    let engine = ENGINE.load(Ordering::Acquire);
-    // SAFETY: engines are never freed: a child leaves its parent's where it is.
-    unsafe { engine.as_ref() }.filter(|engine| engine.generation == life::generation())
-}
-
-/// The engine of this life, if it has been started and connected.
-pub(crate) fn started() -> Option<&'static Engine> {
-    threads().filter(|engine| engine.client.initialized())
-}
-
-fn engine() -> std::result::Result<&'static Engine, Errno> {
-    if let Some(engine) = started() {
-        return Ok(engine);
+impl Threads {
+    /// The client. Threads are connected before they serve calls.
+    pub(crate) fn client(&self) -> &Client {
+        self.client.get().expect("threads are connected before use")
     }
-    if life::is_borrowed() {
-        // Threads made here would end with this process, and the parent would wait for them.
-        return Err(Errno(libc::EAGAIN));
+
+    pub(crate) fn is_brokered(&self) -> bool {
+        self.is_brokered.load(Ordering::Acquire)
     }
-    handlers::look();
-    let engine = START.with(|()| match threads() {
-        Some(engine) => Ok(engine),
-        None => {
-            let engine: &'static Engine = Box::leak(Box::new(start()?));
-            ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
-            crate::counts::join();
-            Ok::<_, Error>(engine)
+
+    /// Whether calls of a thread with these credentials may use these connections: as long as any thread of the process
+    /// can be the user who connected, since that user may name other users. If all threads have given that user up, its
+    /// connections must not be used any more.
+    fn serve(&'static self, now: &Credentials) -> bool {
+        if self.is_outdated.swap(false, Ordering::AcqRel) {
+            return false;
         }
-    })?;
-    // Waited for like everything else: a service far away must not keep signals from the application.
-    wait_for(engine, async { engine.client.get_or_try_init(connect).await.map(drop) })?;
+        if self.is_brokered() {
+            return true;
+        }
+        let lives = now.includes(self.origin.uid) || credentials::others_include(self.origin.uid);
+        lives && (now.identity == self.origin.identity() || self.may_name(&now.identity))
+    }
+
+    /// Whether requests on these connections may name another user.
+    pub(crate) fn may_name(&'static self, other: &Identity) -> bool {
+        if let Some(may) = self.may_name_others.get() {
+            return *may;
+        }
+        let asked = self.wait_for(async {
+            let asked = self.client().as_identity(other.clone()).ping().await;
+            let refused = matches!(&asked, Err(error) if error.kind() == ErrorKind::NotPermitted);
+            if asked.is_ok() || refused {
+                // Another thread may have set it first.
+                let _ = self.may_name_others.set(!refused);
+            }
+            Ok(!refused)
+        });
+        asked.unwrap_or(true)
+    }
+
+    /// Whether these threads still have the rights of a user that the program has given up.
+    pub(crate) fn are_ahead_of(&self, now: &Credentials) -> bool {
+        let uid = self.origin.uid;
+        !now.includes(uid) && !credentials::others_include(uid) && credentials::library_includes(uid)
+    }
+
+    /// The engine for a user's calls on these threads.
+    pub(crate) fn engine(&'static self, identity: &Identity) -> &'static Engine {
+        let own = !self.is_brokered() && *identity == self.origin.identity();
+        self.engines.with(|engines| {
+            if let Some(engine) = engines.iter().find(|engine| engine.identity == *identity) {
+                return *engine;
+            }
+            let client =
+                if own { self.client().clone() } else { self.client().as_identity(identity.clone()) };
+            let engine: &'static Engine =
+                Box::leak(Box::new(Engine { threads: self, client, identity: identity.clone() }));
+            engines.push(engine);
+            engine
+        })
+    }
+
+    /// Starts threads for a new client, not yet connected.
+    pub(crate) fn start(now: &Credentials) -> std::result::Result<&'static Threads, Errno> {
+        if life::is_borrowed() {
+            // Threads created here would end with this process, and the parent would wait for them.
+            return Err(Errno(libc::EAGAIN));
+        }
+        let mut builder = Builder::new_multi_thread();
+        builder
+            .worker_threads(WORKERS)
+            .thread_name(THREAD_NAME)
+            .on_thread_start(become_internal)
+            .enable_all();
+        let runtime = blocked(|| builder.build())
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start client threads: {error}")))?;
+        Ok(Box::leak(Box::new(Threads {
+            generation: life::generation(),
+            handle: runtime.handle().clone(),
+            runtime: Lock::new(Some(runtime)),
+            origin: now.origin(),
+            is_outdated: AtomicBool::new(false),
+            is_brokered: AtomicBool::new(false),
+            client: OnceCell::new(),
+            may_name_others: OnceCell::new(),
+            engines: Lock::new(Vec::new()),
+        })))
+    }
+
+    /// Connects, unless already connected.
+    pub(crate) fn connect(&'static self) -> std::result::Result<(), Errno> {
+        if self.client.initialized() {
+            return Ok(());
+        }
+        // The thread waits as for any request: a slow connection must not block the application's signals.
+        self.wait_for(async { self.client.get_or_try_init(|| connect(self)).await.map(drop) })
+    }
+
+    /// Makes these threads serve in place of `others`, unless another thread has replaced those first.
+    pub(crate) fn take_over_from(&'static self, others: &'static Threads) -> bool {
+        let (old, new) = (std::ptr::from_ref(others).cast_mut(), std::ptr::from_ref(self).cast_mut());
+        CURRENT.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Closes all connections, and ends the threads when no request is in flight.
+    pub(crate) fn retire(&'static self, successors: &'static Threads) {
+        self.client().close();
+        let _quiet = Quiet::begin();
+        successors.handle.spawn(async {
+            while self.handle.metrics().num_alive_tasks() > 0 {
+                tokio::time::sleep(IDLE_CHECK).await;
+            }
+            self.end();
+        });
+    }
+
+    /// Ends the threads and drops all requests in flight.
+    pub(crate) fn end(&self) {
+        if let Some(runtime) = self.runtime.with(Option::take) {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The threads of this generation, if they run.
+pub(crate) fn threads() -> Option<&'static Threads> {
+    let threads = CURRENT.load(Ordering::Acquire);
+    // SAFETY: `Threads` are never freed; a child leaves its parent's in place.
+    unsafe { threads.as_ref() }.filter(|threads| threads.generation == life::generation())
+}
+
+/// Any engine of this generation, for callers to whom the identity does not matter.
+pub(crate) fn started() -> Option<&'static Engine> {
+    let found = FOUND.try_with(Found::get).ok().flatten();
+    found.or_else(|| threads()?.engines.with(|engines| engines.first().copied()))
+}
+
+/// The engine for this thread's calls.
+fn engine() -> std::result::Result<&'static Engine, Errno> {
+    match FOUND.try_with(Found::get) {
+        Ok(Some(engine)) => Ok(engine),
+        _ => find(),
+    }
+}
+
+#[cold]
+fn find() -> std::result::Result<&'static Engine, Errno> {
+    let changes = credentials::changes();
+    let now = Credentials::read();
+    let mut serving = match threads() {
+        Some(threads) => threads,
+        None => begin(&now)?,
+    };
+    serving.connect()?;
+    if !serving.serve(&now) {
+        serving = handing::replace(serving, &now)?;
+    }
+    let engine = serving.engine(&now.identity);
+    // A thread that is ending has no thread-local storage any more.
+    let _ = FOUND.try_with(|found| found.set(changes, engine));
     Ok(engine)
 }
 
-fn start() -> Result<Engine> {
-    let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(WORKERS).thread_name("forebay").on_thread_start(become_internal).enable_all();
-    let runtime = blocked(|| builder.build())
-        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start threads: {error}")))?;
-    Ok(Engine { generation: life::generation(), runtime, client: OnceCell::new() })
+fn begin(now: &Credentials) -> std::result::Result<&'static Threads, Errno> {
+    handlers::look();
+    START.with(|()| match threads() {
+        Some(threads) => Ok(threads),
+        None => {
+            let threads = Threads::start(now)?;
+            CURRENT.store(std::ptr::from_ref(threads).cast_mut(), Ordering::Release);
+            crate::counts::join();
+            Ok(threads)
+        }
+    })
 }
 
-async fn connect() -> Result<Client> {
-    let address = match &config().service {
+/// Marks the threads as having other rights than the caller; the next call replaces them.
+pub(crate) fn outdate() {
+    threads().into_iter().for_each(|threads| threads.is_outdated.store(true, Ordering::Release));
+}
+
+/// Connects for the calling thread now.
+pub(crate) fn connect_now() {
+    // The call that needs the connection reports the error.
+    let _ = engine();
+}
+
+/// Runs `work` in the name of another user than the calling thread's.
+pub(crate) fn run_as<T>(identity: &Identity, work: impl FnOnce() -> T) -> std::result::Result<T, Errno> {
+    let changes = credentials::changes();
+    let own = engine()?;
+    let engine = own.threads.engine(identity);
+    let _ = FOUND.try_with(|found| found.set(changes, engine));
+    let done = work();
+    // If credentials have changed meanwhile, the entry is not valid.
+    let _ = FOUND.try_with(|found| found.set(changes, own));
+    Ok(done)
+}
+
+async fn connect(threads: &Threads) -> Result<Client> {
+    let addresses: Addresses = match &config().service {
         Some(name) => name.parse()?,
-        None => Address::Unix(default_socket()),
+        None => Address::Unix(default_socket()).into(),
     };
-    let mut settings = ClientConfig::new(address);
+    let mut settings = ClientConfig::new(addresses);
     if let Some(key) = &config().key {
         settings.credential = Credential::File(PathBuf::from(key));
     }
+    let origin = threads.origin.clone();
+    settings.acting = Some(Acting::new(move |work| origin.act(work)));
+    settings.security = config().security.as_deref().map(str::parse).transpose()?;
     let (begin, patience) = (Instant::now(), settings.connect_timeout);
     loop {
         match Client::connect(settings.clone()).await {
-            // A server that died, and may be started again: whoever begins meanwhile waits for it, as whoever runs does.
+            // The service refuses the user, but accepts the run that the program belongs to.
+            Err(error) if settings.broker.is_none() && is_refusal(&error) && config().broker.is_some() => {
+                settings.broker = broker();
+                if settings.broker.is_none() {
+                    return Err(error);
+                }
+                threads.is_brokered.store(true, Ordering::Release);
+            }
+            // The server died and may be restarted: a starting client waits for it as a running client does.
             Err(error)
                 if error.kind() == ErrorKind::Unreachable
                     && begin.elapsed() < patience
-                    && matches!(&settings.address, Address::Unix(socket) if socket.exists()) =>
+                    && (settings.broker.is_some() || settings.addresses.iter().any(has_socket)) =>
             {
-                tokio::time::sleep(GLANCE).await;
+                tokio::time::sleep(CONNECT_RETRY).await;
             }
             done => return done,
         }
     }
 }
 
-/// Where a service of this user or of the machine listens.
+/// Whether a server has created this socket, and may listen on it again.
+fn has_socket(address: &Address) -> bool {
+    matches!(address, Address::Unix(socket) if socket.exists())
+}
+
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NotPermitted | ErrorKind::Unauthenticated)
+}
+
+/// The broker through which the run makes connections.
+fn broker() -> Option<Broker> {
+    let copy = descriptors::hidden_copy(config().broker?)?;
+    // SAFETY: a new descriptor that nothing else closes.
+    Broker::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(copy) }).ok()
+}
+
+/// The socket of this user's service, or of the machine's.
 fn default_socket() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
@@ -134,7 +405,7 @@ fn default_socket() -> PathBuf {
     found.unwrap_or_else(|| "/run/forebay.sock".into())
 }
 
-/// What a waiting thread and the thread that works for it share.
+/// State shared by a waiting thread and the task that works for it.
 struct Slot<T> {
     done: AtomicU32,
     value: UnsafeCell<Option<Result<T>>>,
@@ -143,39 +414,39 @@ struct Slot<T> {
 // SAFETY: the worker writes before `done`, the waiter reads after it.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
-/// Tells the waiter, whatever becomes of the work.
+/// Wakes the waiter when the task ends, panics or is dropped.
 struct Finish<'a>(&'a AtomicU32);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
         let word: *const AtomicU32 = self.0;
         self.0.store(1, Ordering::Release);
-        // The waiter may be gone with the word by now: waking nobody at its address harms nobody.
+        // The waiter and its word may be gone by now: a wake at an address without a waiter has no effect.
         // SAFETY: the kernel only uses the address as a key.
         let word = unsafe { &*word };
         let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
     }
 }
 
-/// Asks the service, and waits for the answer.
+/// Sends requests to the service and waits for the result.
 pub(crate) fn run<'a, T, F>(make: impl FnOnce(&'static Engine) -> F) -> std::result::Result<T, Errno>
 where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
-    run_with(Errand { meanwhile: || {}, otherwise: || {} }, make)
+    run_with(WaitHooks { while_waiting: || {}, if_slow: || {} }, make)
 }
 
-/// What a thread does while it waits for something to be opened, and what then if that takes long.
+/// What a thread does while it waits for an open: `while_waiting` first, `if_slow` if the open takes long.
 #[derive(Clone, Copy)]
-pub(crate) struct Errand {
-    pub(crate) meanwhile: fn(),
-    pub(crate) otherwise: fn(),
+pub(crate) struct WaitHooks {
+    pub(crate) while_waiting: fn(),
+    pub(crate) if_slow: fn(),
 }
 
-/// The same with an errand.
+/// As [`run`], with hooks for the wait.
 pub(crate) fn run_with<'a, T, F>(
-    errand: Errand,
+    hooks: WaitHooks,
     make: impl FnOnce(&'static Engine) -> F,
 ) -> std::result::Result<T, Errno>
 where
@@ -187,55 +458,59 @@ where
         let mut work = {
             let _quiet = Quiet::begin();
             let mut work = Box::pin(make(engine));
-            if let Poll::Ready(done) = here(engine, errand.meanwhile, work.as_mut()) {
+            if let Poll::Ready(done) = poll_once(engine.threads, hooks.while_waiting, work.as_mut()) {
                 return done.map_err(Errno::from);
             }
-            (errand.otherwise)();
+            (hooks.if_slow)();
             work
         };
-        wait_for(engine, work.as_mut())
+        engine.threads.wait_for(work.as_mut())
     });
     counted.end(&result);
     result
 }
 
-/// Begins some work on the calling thread, undisturbed; where the service is asked by shared memory it is soon done. A
-/// handler that calls in finds nothing locked: if there is more to wait for, the engine's threads go on with it.
-fn here<T>(engine: &Engine, meanwhile: fn(), work: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
-    let _threads = engine.runtime.enter();
+/// Polls `work` once on the calling thread with signals blocked; with a service in shared memory it is often done at
+/// once. No lock is held when a signal handler calls the library. If `work` has to wait, the engine's threads continue
+/// it.
+fn poll_once<T>(threads: &Threads, while_waiting: fn(), work: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    let _threads = threads.handle.enter();
     let poll = || work.poll(&mut Context::from_waker(Waker::noop()));
-    forebay_client::waiting_here_with(meanwhile, poll)
+    forebay_client::waiting_here_with(while_waiting, poll)
 }
 
-/// Has the engine's threads do something, and waits for it.
-fn wait_for<'a, T, F>(engine: &'static Engine, work: F) -> std::result::Result<T, Errno>
-where
-    T: Send + 'a,
-    F: Future<Output = Result<T>> + Send + 'a,
-{
-    let slot = Slot { done: AtomicU32::new(0), value: UnsafeCell::new(None) };
+impl Threads {
+    /// Runs a future on these threads and waits for it.
+    pub(crate) fn wait_for<'a, T, F>(&'static self, work: F) -> std::result::Result<T, Errno>
+    where
+        T: Send + 'a,
+        F: Future<Output = Result<T>> + Send + 'a,
     {
-        let _quiet = Quiet::begin();
-        let slot = &slot;
-        let work: Pin<Box<dyn Future<Output = ()> + Send + '_>> = Box::pin(async move {
-            let _finish = Finish(&slot.done);
-            let value = work.await;
-            // SAFETY: only this task writes, and the waiter does not look before it is told.
-            unsafe { *slot.value.get() = Some(value) };
-        });
-        // SAFETY: everything the task borrows stays until `done` is set, for which this call waits below; the task
-        // sets it when it ends, panics or is dropped, and touches nothing borrowed after that.
-        let work: Pin<Box<dyn Future<Output = ()> + Send + 'static>> = unsafe { std::mem::transmute(work) };
-        engine.runtime.spawn(work);
-    }
-    while slot.done.load(Ordering::Acquire) == 0 {
-        // A signal or a value that has changed meanwhile: look again.
-        let wait = || dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
-        let _ = aloud(wait);
-    }
-    match slot.value.into_inner() {
-        Some(Ok(value)) => Ok(value),
-        Some(Err(error)) => Err(error.into()),
-        None => Err(Errno(libc::EIO)),
+        let slot = Slot { done: AtomicU32::new(0), value: UnsafeCell::new(None) };
+        {
+            let _quiet = Quiet::begin();
+            let slot = &slot;
+            let work: Pin<Box<dyn Future<Output = ()> + Send + '_>> = Box::pin(async move {
+                let _finish = Finish(&slot.done);
+                let value = work.await;
+                // SAFETY: only this task writes, and the waiter does not read before `done` is set.
+                unsafe { *slot.value.get() = Some(value) };
+            });
+            // SAFETY: everything the task borrows stays valid until `done` is set, for which this call waits below; the
+            // task sets it when it ends, panics or is dropped, and touches nothing borrowed after that.
+            let work: Pin<Box<dyn Future<Output = ()> + Send + 'static>> =
+                unsafe { std::mem::transmute(work) };
+            self.handle.spawn(work);
+        }
+        while slot.done.load(Ordering::Acquire) == 0 {
+            // Interrupted by a signal, or the value has changed: check again.
+            let wait = || dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
+            let _ = with_handlers_allowed(wait);
+        }
+        match slot.value.into_inner() {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(error)) => Err(error.into()),
+            None => Err(Errno(libc::EIO)),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The one table from our errors to error numbers, and the words behind them for whoever asks.
+//! The table from Forebay's errors to error numbers; logs the error's text.
 
 use forebay_model::{Error, ErrorKind};
 use libc::c_int;
@@ -9,13 +9,13 @@ use std::ffi::CString;
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
-    /// Makes this the calling thread's error.
+    /// Sets the calling thread's `errno`.
     pub(crate) fn set(self) {
         // SAFETY: the C library gives every thread a place for its error number.
         unsafe { *libc::__errno_location() = self.0 };
     }
 
-    /// The calling thread's error.
+    /// The calling thread's `errno`.
     pub(crate) fn last() -> Errno {
         // SAFETY: as above.
         Errno(unsafe { *libc::__errno_location() })
@@ -42,18 +42,19 @@ impl From<ErrorKind> for Errno {
             ErrorKind::Range => libc::ERANGE,
             ErrorKind::BadHandle => libc::EBADF,
             ErrorKind::Stale => libc::ESTALE,
-            ErrorKind::Io | ErrorKind::BadStore => libc::EIO,
+            ErrorKind::Io | ErrorKind::BadStore | ErrorKind::OutcomeUnknown => libc::EIO,
             ErrorKind::Busy => libc::EBUSY,
             ErrorKind::Unreachable => libc::ENOTCONN,
             ErrorKind::Protocol => libc::EPROTO,
             ErrorKind::Unsupported => libc::EOPNOTSUPP,
+            ErrorKind::TimedOut => libc::ETIMEDOUT,
         })
     }
 }
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Errno {
-        // What a local file system would say too needs no words.
+        // Errors that a local file system also returns are not logged.
         let own = matches!(
             error.kind(),
             ErrorKind::Stale
@@ -64,6 +65,8 @@ impl From<Error> for Errno {
                 | ErrorKind::Unauthenticated
                 | ErrorKind::BadStore
                 | ErrorKind::Unsupported
+                | ErrorKind::TimedOut
+                | ErrorKind::OutcomeUnknown
         );
         if own {
             crate::log::note(|| error.to_string());
@@ -78,14 +81,14 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Why a call is not answered with a value of ours.
+/// Why a call does not return a value from Forebay.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It has nothing to do with Forebay: the C library answers.
+    /// The call does not concern Forebay: the C library handles it.
     Foreign,
-    /// It fails.
+    /// The call fails.
     Errno(Errno),
-    /// A symbolic link or `..` led out of Forebay: the C library answers for this path.
+    /// A symbolic link or `..` led out of Forebay: the C library handles this path.
     Outside(CString),
 }
 
@@ -95,10 +98,26 @@ impl<E: Into<Errno>> From<E> for Stop {
     }
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) type Outcome<T> = Result<T, Stop>;
 
 /// Fails with an error number.
 pub(crate) fn fail<T>(number: c_int) -> Outcome<T> {
     Err(Stop::Errno(Errno(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_without_an_answer_have_their_own_numbers() {
+        for (kind, number) in [
+            (ErrorKind::Unreachable, libc::ENOTCONN),
+            (ErrorKind::TimedOut, libc::ETIMEDOUT),
+            (ErrorKind::OutcomeUnknown, libc::EIO),
+        ] {
+            assert_eq!(Errno::from(kind), Errno(number), "{kind:?}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Closing at the service: nobody waits for it, except the end of the process.
+//! Closing files at the service: in the background, except at the end of the process.
 
 use crate::quiet::Quiet;
 use crate::{engine, map, stdio, table};
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-/// Closes that may be under way before a caller waits for one.
+/// Closes in flight before a caller waits for its own.
 const MOST: u32 = 64;
-/// How long the end of a process waits for them.
+/// How long a process that exits waits for closes in flight.
 const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// Closes a file at the service, in the background unless many are on their way already.
+/// Closes a file at the service, in the background unless many closes are in flight.
 pub(crate) fn close(file: Arc<File>) {
-    // A read or write of another thread may still use it; the last of them closes it then.
+    // A read or write of another thread may still use it; the last of them closes it.
     let Some(file) = Arc::into_inner(file) else { return };
     let Some(engine) = engine::started() else { return std::mem::forget(file) };
     let _quiet = Quiet::begin();
@@ -28,38 +28,39 @@ pub(crate) fn close(file: Arc<File>) {
         return;
     }
     engine.spawn(async move {
-        // The service closes it with the session at the latest.
+        // On failure, the service closes the file when the session ends.
         let _ = file.close().await;
         UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
         let _ = futex::wake(&UNDER_WAY, futex::Flags::PRIVATE, i32::MAX as u32);
     });
 }
 
-/// The process ends in order: what is buffered is written, what is open is closed.
-pub(crate) fn farewell() {
+/// The process exits normally: flushes streams and closes open files.
+pub(crate) fn at_exit() {
     stdio::flush();
-    let_go();
+    close_all();
 }
 
-/// Writes back what was changed in memory, and closes everything.
-pub(crate) fn let_go() {
+/// Writes back changed mappings and closes all files.
+pub(crate) fn close_all() {
     map::write_back_all();
     if engine::started().is_none() {
         return;
     }
-    let mut tokens = Vec::new();
-    table::each(0, i32::MAX, |fd| tokens.extend(table::get(fd).and_then(|open| open.held_token())));
-    // What is still used after this, by a thread or a destructor, is taken over anew by its token.
-    let _ = engine::run(async |engine| {
-        for token in tokens {
-            engine.by_id().close(token).await?;
+    let mut files = Vec::new();
+    table::each(0, i32::MAX, |fd| files.extend(table::get(fd).and_then(|open| open.held())));
+    // A thread or destructor that still uses a file after this reopens it by its token.
+    let _ = engine::run(async |_| {
+        for file in files {
+            // On failure, the service closes the file when the session ends.
+            let _ = file.close_for_all().await;
         }
         Ok(())
     });
     wait_for_closes();
 }
 
-/// Waits until what was closed is closed at the service too, for a while.
+/// Waits, up to a limit, until the closes in flight are done at the service.
 pub(crate) fn wait_for_closes() {
     loop {
         let left = UNDER_WAY.load(Ordering::Acquire);

@@ -1,9 +1,9 @@
-//! Whether the application has signal handlers. As long as it has none nobody interrupts us, and no signal has to be
-//! blocked, which costs two system calls every time.
+//! Tracks whether the application has signal handlers. Without handlers, signals need not be blocked, which saves two
+//! system calls each time.
 //!
-//! Handlers for faults do not count: what runs when this library does what it must not is of no help to it.
+//! Handlers for faults do not count: they run only if this library itself faults.
 //!
-//! **Invariant**: when the first handler is installed, nobody is in a moment that began without one.
+//! **Invariant**: when the first handler is installed, no thread is in a section that began without one.
 
 use crate::errno::Errno;
 use crate::{hook, life, mem, quiet};
@@ -11,33 +11,34 @@ use libc::{c_int, c_long, sighandler_t};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads are counted in so many places, so that few share one.
-const PLACES: usize = 64;
-/// How long the first handler waits for those who began before it: a thread that was cancelled in such a moment never
-/// leaves it.
+/// Number of counters: threads are spread over them to avoid contention.
+const COUNTERS: usize = 64;
+/// How long the installation of the first handler waits for sections that began before it: a thread that was cancelled
+/// in such a section never leaves it.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Signals that come from what a thread has just done.
+/// Signals that a thread's own instruction raises.
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// What is known of handlers, and who relies on there being none.
+/// Whether there are handlers, and which threads rely on there being none.
 struct Handlers {
-    /// There are some, or will be.
+    /// A handler is installed, or is about to be.
     any: AtomicBool,
-    /// And nobody relies on the contrary any more.
-    settled: AtomicBool,
-    places: [Place; PLACES],
+    /// No thread relies on the absence of handlers any more.
+    is_quiescent: AtomicBool,
+    counters: [Counter; COUNTERS],
 }
 
-/// A life of the process, and how many threads rely on it: those that were left behind in a parent do not count.
+/// A generation of the process, and how many threads of it rely on the absence of handlers. Threads of the parent do
+/// not count.
 #[repr(align(64))]
-struct Place(AtomicU64);
+struct Counter(AtomicU64);
 
-/// A moment that began without handlers.
+/// A section that began without handlers.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment {
-    place: usize,
-    life: u64,
+pub(crate) struct Section {
+    counter: usize,
+    generation: u64,
 }
 
 const COUNT: u64 = u32::MAX as u64;
@@ -46,33 +47,33 @@ static HANDLERS: Handlers = Handlers::new();
 
 impl Handlers {
     const fn new() -> Handlers {
-        let places = [const { Place(AtomicU64::new(0)) }; PLACES];
-        Handlers { any: AtomicBool::new(false), settled: AtomicBool::new(false), places }
+        let counters = [const { Counter(AtomicU64::new(0)) }; COUNTERS];
+        Handlers { any: AtomicBool::new(false), is_quiescent: AtomicBool::new(false), counters }
     }
 
-    fn enter(&self, place: usize, life: u64) -> Option<Moment> {
+    fn enter(&self, counter: usize, generation: u64) -> Option<Section> {
         if self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let moment = Moment { place, life };
-        self.change(moment, |count| count + 1);
-        // Whoever installs one says so before he looks who is here.
+        let section = Section { counter, generation };
+        self.change(section, |count| count + 1);
+        // An installer sets `any` before it reads the counters.
         if self.any.load(Ordering::SeqCst) {
-            self.leave(moment);
+            self.leave(section);
             return None;
         }
-        Some(moment)
+        Some(section)
     }
 
-    fn leave(&self, moment: Moment) {
-        self.change(moment, |count| count.saturating_sub(1));
+    fn leave(&self, section: Section) {
+        self.change(section, |count| count.saturating_sub(1));
     }
 
-    fn change(&self, Moment { place, life }: Moment, change: impl Fn(u64) -> u64) {
-        let word = &self.places[place].0;
+    fn change(&self, Section { counter, generation }: Section, change: impl Fn(u64) -> u64) {
+        let word = &self.counters[counter].0;
         let mut before = word.load(Ordering::Relaxed);
         loop {
-            let after = life << 32 | change(Handlers::count(before, life));
+            let after = generation << 32 | change(Handlers::count(before, generation));
             match word.compare_exchange_weak(before, after, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => before = now,
@@ -80,46 +81,47 @@ impl Handlers {
         }
     }
 
-    fn count(word: u64, life: u64) -> u64 {
-        if word >> 32 == life & COUNT { word & COUNT } else { 0 }
+    fn count(word: u64, generation: u64) -> u64 {
+        if word >> 32 == generation & COUNT { word & COUNT } else { 0 }
     }
 
-    /// There are handlers from now on; nobody relies on the contrary when this returns.
-    fn expect(&self, life: u64) {
+    /// Declares that there are handlers. When this returns, no thread relies on their absence.
+    fn expect(&self, generation: u64) {
         self.any.store(true, Ordering::SeqCst);
-        if self.settled.load(Ordering::Acquire) {
+        if self.is_quiescent.load(Ordering::Acquire) {
             return;
         }
         let begin = Instant::now();
-        let is_relied_on = |place: &Place| Handlers::count(place.0.load(Ordering::SeqCst), life) > 0;
-        while self.places.iter().any(is_relied_on) && begin.elapsed() < PATIENCE {
+        let is_relied_on =
+            |counter: &Counter| Handlers::count(counter.0.load(Ordering::SeqCst), generation) > 0;
+        while self.counters.iter().any(is_relied_on) && begin.elapsed() < PATIENCE {
             rustix::thread::sched_yield();
         }
-        self.settled.store(true, Ordering::Release);
+        self.is_quiescent.store(true, Ordering::Release);
     }
 }
 
-/// Begins a moment in which no handler can run, unless there are any. The address of something of the thread's own tells
-/// threads apart.
-pub(crate) fn enter(own: usize) -> Option<Moment> {
-    // Threads have their memory whole pages apart.
-    let place = (own >> 12 ^ own >> 20) % PLACES;
-    // Before that, there is no life to be counted in.
-    if life::is_set_up() { HANDLERS.enter(place, life::generation()) } else { None }
+/// Begins a section in which no handler can run; `None` if there are handlers. `own` is an address in the thread's own
+/// memory, which distinguishes threads.
+pub(crate) fn enter(own: usize) -> Option<Section> {
+    // Threads have their memory in different pages.
+    let counter = (own >> 12 ^ own >> 20) % COUNTERS;
+    // Before the library is set up there is no generation to count in.
+    if life::is_set_up() { HANDLERS.enter(counter, life::generation()) } else { None }
 }
 
-/// Ends it.
-pub(crate) fn leave(moment: Moment) {
-    HANDLERS.leave(moment);
+/// Ends a section.
+pub(crate) fn leave(section: Section) {
+    HANDLERS.leave(section);
 }
 
-/// There is a handler, or one is about to be installed.
+/// Declares that a handler is installed, or is about to be.
 pub(crate) fn expect() {
-    // Whoever is in such a moment itself would wait for its own end.
-    quiet::aloud(|| HANDLERS.expect(life::generation()));
+    // A thread inside such a section would wait for itself.
+    quiet::with_handlers_allowed(|| HANDLERS.expect(life::generation()));
 }
 
-/// Looks whether somebody has installed a handler past us.
+/// Checks whether the application installed a handler without calling this library.
 pub(crate) fn look() {
     const OF_THE_C_LIBRARY: [c_int; 2] = [32, 33];
     let caught = life::status("SigCgt:", 16);
@@ -132,14 +134,14 @@ fn bits(signals: &[c_int]) -> u64 {
     signals.iter().fold(0, |bits, signal| bits | 1 << (signal - 1))
 }
 
-/// A signal is about to get a handler, or to be ignored, or to do what it does by itself.
+/// Notes that the action of a signal is about to change.
 fn note(signal: c_int, handler: sighandler_t) {
     if !matches!(handler, libc::SIG_DFL | libc::SIG_IGN) && !FAULTS.contains(&signal) {
         expect();
     }
 }
 
-/// The C library's structure begins with the handler, and so does the kernel's.
+/// Both the C library's and the kernel's structure begin with the handler.
 fn note_in(signal: c_int, action: *const sighandler_t) {
     if !action.is_null()
         && let Ok(handler) = mem::take(action)
@@ -148,15 +150,15 @@ fn note_in(signal: c_int, action: *const sighandler_t) {
     }
 }
 
-/// The same by number.
+/// As above, for a system call by number.
 pub(crate) fn note_call(number: c_long, signal: usize, action: usize) {
     if number == libc::SYS_rt_sigaction {
         note_in(signal as c_int, action as *const sighandler_t);
     }
 }
 
-/// Functions that install a handler, looked at by `$note`. Where every system call is intercepted, theirs have to be, too: so
-/// they are not taken over as others are.
+/// Replaces functions that install a handler; `$note` checks their arguments. Their system calls must be intercepted
+/// too where all are, so they are not replaced by `hooks!`.
 macro_rules! installers {
     ($($name:ident)+, $action:ty, $before:ty, $failed:expr, $note:path) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -173,8 +175,8 @@ macro_rules! installers {
                 Errno(libc::ENOSYS).set();
                 return $failed;
             };
-            // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own; the last
-            // one where it has given it.
+            // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own;
+            // the last one where the caller has passed it.
             unsafe {
                 let real: unsafe extern "C" fn(c_int, $action, *mut libc::sigaction) -> $before =
                     std::mem::transmute(real);
@@ -192,14 +194,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_began_without_handlers_is_waited_for() {
+    fn first_handler_waits_for_sections_begun_without_handlers() {
         let handlers = Handlers::new();
-        let first = handlers.enter(3, 1).expect("there are none");
-        let second = handlers.enter(3, 1).expect("there are none");
+        let first = handlers.enter(3, 1).expect("no handlers yet");
+        let second = handlers.enter(3, 1).expect("no handlers yet");
         handlers.leave(first);
         std::thread::scope(|scope| {
             let installing = scope.spawn(|| handlers.expect(1));
-            while handlers.enter(4, 1).map(|moment| handlers.leave(moment)).is_some() {
+            while handlers.enter(4, 1).map(|section| handlers.leave(section)).is_some() {
                 std::thread::yield_now();
             }
             let another = scope.spawn(|| handlers.expect(1));
@@ -208,18 +210,18 @@ mod tests {
             handlers.leave(second);
         });
         assert!(handlers.enter(3, 1).is_none());
-        assert!(handlers.places.iter().all(|place| place.0.load(Ordering::SeqCst) & COUNT == 0));
+        assert!(handlers.counters.iter().all(|counter| counter.0.load(Ordering::SeqCst) & COUNT == 0));
     }
 
     #[test]
-    fn who_was_left_behind_in_a_parent_does_not_count() {
+    fn sections_of_parent_threads_do_not_count() {
         let handlers = Handlers::new();
-        let left_behind = handlers.enter(3, 1).expect("there are none");
-        let count = |life| Handlers::count(handlers.places[3].0.load(Ordering::SeqCst), life);
+        let left_behind = handlers.enter(3, 1).expect("no handlers yet");
+        let count = |generation| Handlers::count(handlers.counters[3].0.load(Ordering::SeqCst), generation);
         assert_eq!((count(1), count(2)), (1, 0));
-        let own = handlers.enter(3, 2).expect("there are none");
+        let own = handlers.enter(3, 2).expect("no handlers yet");
         assert_eq!((count(1), count(2)), (0, 1));
         handlers.leave(own);
-        assert_eq!((left_behind.life, count(2)), (1, 0));
+        assert_eq!((left_behind.generation, count(2)), (1, 0));
     }
 }

@@ -1,35 +1,35 @@
-//! Memory of the library's own.
+//! The library's own allocator.
 //!
-//! A signal handler may interrupt the C library's `malloc` and call `write`, which it is allowed to: so nothing on the
-//! way of a call may need `malloc`. Freed pieces wait in lists by size, each behind a lock that no handler and no
-//! forked child can find taken; what is large comes from the kernel and goes back to it.
+//! A signal handler may interrupt the C library's `malloc` and call `write`, which is async-signal-safe. So no call may
+//! need `malloc`. Freed blocks are kept in lists by size, each behind a lock that no handler and no forked child can
+//! find taken. Large blocks are mapped from the kernel and unmapped.
 
 use crate::lock::Lock;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{GlobalAlloc, Layout};
 
-/// Pieces of 16 bytes, 32, and so on.
+/// Blocks are 16 bytes, 32, and so on.
 const SMALLEST: u32 = 4;
-/// From this size on (128 KiB) the kernel is asked every time.
+/// Blocks of this size (128 KiB) and larger are mapped from the kernel one by one.
 const LARGE: u32 = 17;
 const CLASSES: usize = (LARGE - SMALLEST) as usize;
-/// What is taken from the kernel at once for small pieces.
+/// Bytes mapped at once for small blocks.
 const SLAB: usize = 256 << 10;
 const PAGE: usize = 4096;
 
-/// Pieces of one size: a list of free ones, and a slab that is not yet divided.
+/// Blocks of one size: a free list, and a slab that is not yet divided.
 struct Pieces {
     free: *mut Free,
     fresh: usize,
     end: usize,
 }
 
-/// A free piece points to the next.
+/// A free block points to the next one.
 struct Free {
     next: *mut Free,
 }
 
-// SAFETY: free pieces belong to nobody, so whoever holds the lock may have them.
+// SAFETY: free blocks are not in use, so the holder of the lock may take them on any thread.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
@@ -38,7 +38,7 @@ impl Pieces {
     fn take(&mut self, size: usize) -> *mut u8 {
         if !self.free.is_null() {
             let piece = self.free;
-            // SAFETY: what is on the list was put there by `give`, and is not used by anybody.
+            // SAFETY: a block on the list was put there by `give`, and is not in use.
             self.free = unsafe { (*piece).next };
             return piece.cast();
         }
@@ -56,7 +56,7 @@ impl Pieces {
 
     fn give(&mut self, piece: *mut u8) {
         let piece = piece.cast::<Free>();
-        // SAFETY: the piece is given back, and large enough for a pointer.
+        // SAFETY: the block was given back, and is large enough for a pointer.
         unsafe { (*piece).next = self.free };
         self.free = piece;
     }
@@ -69,14 +69,14 @@ impl Default for Pieces {
 }
 
 fn from_kernel(size: usize) -> *mut u8 {
-    // SAFETY: new memory at a place of the kernel's choice.
+    // SAFETY: new memory at an address of the kernel's choice.
     let mapped = unsafe {
         mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     };
     mapped.map_or(std::ptr::null_mut(), <*mut _>::cast)
 }
 
-/// The power of two that holds this; alignment is that of the size, up to a page.
+/// The size class: the power of two that holds the layout. Blocks are aligned to their size, up to a page.
 fn class(layout: Layout) -> u32 {
     let size = layout.size().max(layout.align()).max(1 << SMALLEST);
     size.next_power_of_two().trailing_zeros()
@@ -89,9 +89,9 @@ struct Heap {
 #[cfg_attr(not(test), global_allocator)]
 static HEAP: Heap = Heap { pieces: [const { Lock::new(Pieces::NONE) }; CLASSES] };
 
-// SAFETY: pieces are disjoint, as large as their class, and aligned to their size: slabs are aligned to pages and
-// divided into equal powers of two (those larger than a page lie at multiples of themselves within the slab, and
-// nobody asks for more than a page's alignment). Nothing here unwinds.
+// SAFETY: blocks are disjoint, as large as their class, and aligned to their size: slabs are aligned to pages and
+// divided into equal powers of two (blocks larger than a page lie at multiples of their size within the slab, and no
+// layout in this library requires more than a page's alignment). Nothing in these functions unwinds.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let class = class(layout);
@@ -105,11 +105,11 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         let piece = unsafe { self.alloc(layout) };
-        // The kernel's memory is zero already.
+        // Memory from the kernel is already zero.
         if class(layout) < LARGE && !piece.is_null() {
-            // SAFETY: as large as this.
+            // SAFETY: the block is at least this large.
             unsafe { piece.write_bytes(0, layout.size()) };
         }
         piece
@@ -118,7 +118,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         let class = class(layout);
         if class >= LARGE {
-            // SAFETY: a mapping of this size, made above.
+            // SAFETY: a mapping of this size, made by `alloc`.
             let _ = unsafe { munmap(piece.cast(), layout.size()) };
             return;
         }
@@ -126,9 +126,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-// A thread that first uses something with a destructor of its own would register that with the C library, which takes
-// memory for it. The few such things in here that an application's thread touches hold nothing, so nobody is told. The
-// name is hidden: the application's destructors are none of our business.
+// A thread that first uses a thread-local with a destructor would register the destructor with the C library, which
+// allocates memory for it. The few such thread-locals that an application's thread touches hold nothing, so this
+// library registers no destructors. The symbol is hidden: destructors of the application are registered as usual.
 #[cfg(not(test))]
 std::arch::global_asm!(
     ".globl __cxa_thread_atexit_impl",
@@ -151,12 +151,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_large_enough_aligned_and_used_again() {
+    fn blocks_are_aligned_disjoint_and_reused() {
         let mut seen = std::collections::BTreeMap::new();
         for (size, align) in
             [(1, 1), (16, 8), (17, 1), (100, 64), (4096, 4096), (60_000, 16), (200_000, 8), (1, 512)]
         {
-            let layout = Layout::from_size_align(size, align).expect("a layout");
+            let layout = Layout::from_size_align(size, align).expect("valid layout");
             for _ in 0..5 {
                 // SAFETY: a valid layout; the memory is used within it.
                 let piece = unsafe {
@@ -166,10 +166,10 @@ mod tests {
                 };
                 assert_eq!(piece as usize % align, 0, "{size} {align}");
                 let before = seen.insert(piece as usize, size);
-                assert_eq!(before, None, "nobody else has it");
+                assert_eq!(before, None, "block in use handed out twice");
             }
         }
-        let layout = Layout::from_size_align(40, 8).expect("a layout");
+        let layout = Layout::from_size_align(40, 8).expect("valid layout");
         // SAFETY: as above.
         let (one, two) = unsafe {
             let one = HEAP.alloc(layout);

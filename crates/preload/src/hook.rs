@@ -1,8 +1,8 @@
-//! How one function of the C library is taken over.
+//! Replaces functions of the C library.
 //!
-//! A hook's body says what becomes of the call ([`Outcome`]); everything else is the same for all of them: no panic
-//! leaves it, errors become error numbers, what succeeds leaves the error number alone, and what is not ours goes to
-//! the next library that has the function.
+//! The body of a hook returns an [`Outcome`]. The rest is common to all hooks: no panic leaves a hook; errors become
+//! error numbers; success leaves `errno` unchanged; calls that do not concern Forebay go to the next library that has
+//! the function.
 
 use crate::dispatch;
 use crate::errno::{Errno, Outcome, Stop};
@@ -11,14 +11,14 @@ use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The function that would have been called without us.
+/// The function that would be called without this library.
 pub(crate) struct Real {
     name: &'static [u8],
     found: AtomicPtr<c_void>,
 }
 
 impl Real {
-    /// By its name, with the zero behind it.
+    /// By name, with a terminating zero.
     pub(crate) const fn new(name: &'static str) -> Real {
         Real { name: name.as_bytes(), found: AtomicPtr::new(std::ptr::null_mut()) }
     }
@@ -28,11 +28,31 @@ impl Real {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
             let name = CStr::from_bytes_with_nul(self.name).ok()?;
-            // SAFETY: a valid name; the pseudo-handle means the libraries behind this one.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+            found = dispatch::next_function(name);
             self.found.store(found, Ordering::Release);
         }
         (!found.is_null()).then_some(found)
+    }
+}
+
+// SAFETY: the linker's own symbols for the ends of the section in which all `Real`s are listed.
+unsafe extern "C" {
+    #[link_name = "__start_forebay_reals"]
+    static FIRST: u8;
+    #[link_name = "__stop_forebay_reals"]
+    static END: u8;
+}
+
+/// Looks up all functions now. When system calls are intercepted, the loader may wait for our threads while it holds
+/// its lock, and they could not look up anything.
+pub(crate) fn find_all() {
+    let mut next = (&raw const FIRST).cast::<&'static Real>();
+    while next < (&raw const END).cast() {
+        // SAFETY: inside the section, which consists of such references.
+        unsafe {
+            (*next).address();
+            next = next.add(1);
+        }
     }
 }
 
@@ -67,15 +87,15 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Stop::Errno(Errno(libc::EIO))))
 }
 
-/// Sets the error and gives the value that says so.
+/// Sets `errno` and returns the value that means failure.
 pub(crate) fn failed<T: Failed>(errno: Errno) -> T {
     errno.set();
     T::FAILED
 }
 
-/// Takes over functions. Several names share a body where their arguments have the same layout. `at path` names the
-/// argument that is replaced when a path leads out of Forebay, `failing` the value that means failure where it is not
-/// the usual one of its type.
+/// Replaces functions. Several names share a body if their arguments have the same layout. `at path` names the argument
+/// that is replaced when a path leads out of Forebay; `failing` gives the value that means failure, if it is not the
+/// usual one of its type.
 macro_rules! hooks {
     ($(fn [$($name:ident),+ $(,)?] $args:tt -> $ret:ty $(, at $path:ident)? $(, failing $failed:expr)? => $body:expr;)*) => {
         $($crate::hook::hooks! { @each [$($name)+] $args -> $ret, [$($path)?], [$($failed)?], $body })*
@@ -87,11 +107,14 @@ macro_rules! hooks {
     (@failed $errno:expr, [$failed:expr]) => {{ $errno.set(); $failed }};
     (@one $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, [$($path:ident)?], $failed:tt, $body:expr) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        // The names are the C library's.
+        // The names of the C library.
         #[allow(non_snake_case)]
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
             static REAL: $crate::hook::Real = $crate::hook::Real::new(concat!(stringify!($name), "\0"));
+            #[used]
+            #[unsafe(link_section = "forebay_reals")]
+            static LISTED: &$crate::hook::Real = &REAL;
             let real = |$($arg: $type),*| -> $ret {
                 let Some(address) = REAL.address() else {
                     return $crate::hook::hooks! { @failed $crate::errno::Errno(libc::ENOSYS), $failed };
@@ -103,7 +126,7 @@ macro_rules! hooks {
                     real($($arg),*)
                 }
             };
-            // Whatever the C library does for this call is not asked about again.
+            // System calls that the C library makes for this call are not intercepted.
             let _gate = $crate::dispatch::Gate::open();
             let before = $crate::errno::Errno::last();
             let outcome = $crate::hook::guarded(|| $body);

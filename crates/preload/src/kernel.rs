@@ -1,12 +1,12 @@
-//! System calls as such, for what must neither be intercepted nor change the error number.
+//! Raw system calls, which are not intercepted and do not change `errno`.
 
 use crate::errno::Errno;
 
 #[cfg(target_arch = "x86_64")]
-/// Asks the kernel, past the C library and past ourselves.
+/// Makes a system call, bypassing the C library and this library's interception.
 pub(crate) unsafe fn system_call(number: i64, args: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the caller vouches for the call; the kernel keeps all registers but these.
+    // SAFETY: the caller vouches for the call; the kernel preserves all registers but these.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -21,10 +21,10 @@ pub(crate) unsafe fn system_call(number: i64, args: [usize; 6]) -> isize {
 }
 
 #[cfg(target_arch = "aarch64")]
-/// Asks the kernel, past the C library and past ourselves.
+/// Makes a system call, bypassing the C library and this library's interception.
 pub(crate) unsafe fn system_call(number: i64, args: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the caller vouches for the call; the kernel keeps all registers but these.
+    // SAFETY: the caller vouches for the call; the kernel preserves all registers but these.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -37,12 +37,12 @@ pub(crate) unsafe fn system_call(number: i64, args: [usize; 6]) -> isize {
     result
 }
 
-/// As [`system_call`], with its errors told apart.
+/// As [`system_call`], with errors as `Err`.
 ///
 /// # Safety
 ///
 /// As for the system call.
-pub(crate) unsafe fn ask(number: i64, args: [usize; 6]) -> Result<isize, Errno> {
+pub(crate) unsafe fn try_system_call(number: i64, args: [usize; 6]) -> Result<isize, Errno> {
     // SAFETY: the caller vouches for it.
     let result = unsafe { system_call(number, args) };
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result) }

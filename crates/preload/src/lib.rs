@@ -1,41 +1,48 @@
-//! `libforebay.so`: programs that know nothing of Forebay use it under a path prefix.
+//! `libforebay.so`: unmodified programs use Forebay under a path prefix.
 //!
-//! Loaded with `LD_PRELOAD` it takes the place of the C library's file functions. What does not concern the prefix
-//! goes on to the C library at once.
+//! Loaded with `LD_PRELOAD`, the library replaces the file functions of the C library. Calls that do not concern the
+//! prefix go straight on to the C library.
 //!
 //! ```text
-//! hook, errno, kernel     how a function is taken over; what an error becomes; system calls as such
-//! life, quiet, handlers   forks, signals
-//! lock, heap              locks and memory that survive them
-//! engine, exit, counts    the client and its threads; closing; time spent there
-//! backing, table, open    open files: the kernel's part, this process's table, the service's part
-//! path, place, cwd        which paths are ours, and where they lead
-//! canonical, private      paths without links; a directory of the user's own
-//! opening, data, copy     open; read, write, lengths; copies between descriptors
-//! descriptors, locks      close, dup, fcntl, ioctl; locks
-//! stat, attributes, names attributes and names
-//! dir, tree, temp         listings, walks through trees, temporary names
-//! stdio, map, aio         streams, memory, asynchronous I/O
-//! program, spawn          programs in Forebay, children, and the end of this program
-//! raw, dispatch           the function `syscall`, and system calls that go past the C library's functions
-//! variadic, refused       functions with any number of arguments; what Forebay cannot do
-//! api                     the calls of `forebay.h`
-//! mem, log                memory that may not be there; words for whoever asks
+//! hook, errno, kernel     replacing a function; the table of error numbers; raw system calls
+//! life, quiet, handlers   configuration and forks; blocking signals; signal handlers of the application
+//! lock, heap              a lock and an allocator that are safe in signal handlers and forked children
+//! engine, exit, counts    the client and its threads; closing files; time spent in calls
+//! credentials, handing    credentials of threads; handing open files on when the user changes
+//! backing, table, open    open files: the shared memory file, the descriptor table, the file at the service
+//! path, place, cwd        which paths are inside Forebay, and what they resolve to; the working directory
+//! canonical, private      paths without symbolic links; the user's private directory
+//! opening, resolve        `open`; `openat2`
+//! data, copy, file_size   read, write, truncate; copies between descriptors; the file size limit
+//! descriptors, locks      close, dup, fcntl, ioctl; file locks
+//! stat, attributes, names attributes, extended attributes and names
+//! dir, tree, temp         directory listings, tree walks, temporary names
+//! stdio, map              streams, memory mappings
+//! aio, kernel_aio, rings  asynchronous I/O: POSIX, Linux, io_uring
+//! program, spawn          exec of programs in Forebay, child processes, process exit
+//! beyond                  programs that the library cannot intercept
+//! raw, dispatch           the function `syscall`; system calls that bypass the C library
+//! special                 named pipes and sockets
+//! variadic, refused       variadic functions; functions that Forebay does not support
+//! api                     the functions of `forebay.h`
+//! mem, log                checked access to the application's memory; log lines
 //! ```
 //!
-//! **Invariant**: no panic reaches the application; nothing is printed unless `FOREBAY_LOG` asks for it; a program
-//! that never touches the prefix makes no connection and starts no thread; a descriptor of ours is a descriptor of the
-//! kernel's, with its offset and flags in it, so that `dup`, `fork` and `exec` mean what they always mean.
+//! **Invariant**: no panic reaches the application; the library prints nothing unless `FOREBAY_LOG` is set; a program
+//! that never touches the prefix makes no connection and starts no thread; a descriptor of Forebay is a descriptor of
+//! the kernel that carries offset and flags, so `dup`, `fork` and `exec` work as for any other descriptor.
 //!
-//! **Deliberately absent**: caches of its own; special files; locks between machines.
+//! **Deliberately absent**: caches; special files; locks between machines.
 
 mod aio;
 pub mod api;
 mod attributes;
 mod backing;
+mod beyond;
 mod canonical;
 mod copy;
 mod counts;
+mod credentials;
 mod cwd;
 mod data;
 mod descriptors;
@@ -44,10 +51,13 @@ mod dispatch;
 mod engine;
 mod errno;
 mod exit;
+mod file_size;
+mod handing;
 mod handlers;
 mod heap;
 mod hook;
 mod kernel;
+mod kernel_aio;
 mod life;
 mod lock;
 mod locks;
@@ -64,7 +74,10 @@ mod program;
 mod quiet;
 mod raw;
 mod refused;
+mod resolve;
+mod rings;
 mod spawn;
+mod special;
 mod stat;
 mod stdio;
 mod table;

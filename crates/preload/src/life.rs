@@ -1,13 +1,15 @@
-//! The life of this process as the library sees it: when it began, whether it was forked, what it was told.
+//! The process as the library sees it: its start, its forks, its configuration.
 //!
-//! A page that the kernel wipes in forked children says which *generation* this is: one load tells a child, however
-//! it was made, that threads, connections and locks of its parent are not its own. Children of `vfork` share the
-//! page; they are known by their process id, and never change what they share.
+//! A page that the kernel wipes in forked children holds the *generation* of the process. One load tells a child,
+//! however it was created, that threads, connections and locks of its parent are not its own. Children of `vfork` share
+//! the page; the library recognises them by their process id, and they never change shared memory.
 
 use crate::log::Log;
 use crate::{backing, path, stdio, table};
+use rustix::fd::{BorrowedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
@@ -17,23 +19,37 @@ static PID: AtomicI32 = AtomicI32::new(0);
 static BEGINNING: AtomicU8 = AtomicU8::new(0);
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// What the environment says.
+/// Settings from the environment.
 pub(crate) struct Config {
     pub(crate) prefix: Vec<u8>,
     pub(crate) service: Option<String>,
     pub(crate) key: Option<String>,
+    /// The minimum protection over TCP.
+    pub(crate) security: Option<String>,
     pub(crate) log: Log,
-    /// The page in which a run is counted.
+    /// The page of counters of a run.
     pub(crate) counts: Option<std::ffi::OsString>,
-    /// Whether every system call is intercepted.
-    pub(crate) dispatch: bool,
+    pub(crate) intercept: Intercept,
+    /// The descriptor of the broker through which a run makes connections for its programs.
+    pub(crate) broker: Option<RawFd>,
 }
 
-/// Which life this is: another in every forked child.
+/// How the calls of a program are intercepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Intercept {
+    /// Functions of the C library; also every system call, for programs that bypass the C library.
+    Auto,
+    /// Functions of the C library only.
+    Library,
+    /// Every system call.
+    Dispatch,
+}
+
+/// The generation of this process; differs in every forked child.
 pub(crate) fn generation() -> u64 {
     let page = PAGE.load(Ordering::Acquire);
     if !page.is_null() {
-        // SAFETY: the page is mapped for the life of the process.
+        // SAFETY: the page stays mapped until the process ends.
         let now = unsafe { &*page }.load(Ordering::Relaxed);
         if now != 0 {
             return now;
@@ -47,7 +63,7 @@ pub(crate) fn is_set_up() -> bool {
     !PAGE.load(Ordering::Acquire).is_null()
 }
 
-/// Makes sure that everything is set up.
+/// Makes sure that the library is set up.
 pub(crate) fn ready() {
     generation();
 }
@@ -56,19 +72,21 @@ pub(crate) fn ready() {
 fn begin(page: *mut AtomicU64) -> u64 {
     if !page.is_null() {
         // SAFETY: as above.
-        return reborn(unsafe { &*page });
+        return begin_child(unsafe { &*page });
     }
     match BEGINNING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire) {
         Ok(_) => {
             let _quiet = crate::quiet::Quiet::begin();
             std::panic::set_hook(Box::new(|panic| crate::log::note(|| panic.to_string())));
-            config();
+            if let Some(broker) = config().broker {
+                table::keep(broker);
+            }
             PID.store(pid(), Ordering::Relaxed);
             backing::adopt_inherited();
             PAGE.store(wiped_page(), Ordering::Release);
             stdio::standard_streams();
         }
-        // Our own beginning closes descriptors, by the same functions as everybody.
+        // The setup itself closes descriptors, through the same functions as the application.
         Err(_) if crate::quiet::is_internal() => {}
         Err(_) => {
             while PAGE.load(Ordering::Acquire).is_null() {
@@ -79,16 +97,16 @@ fn begin(page: *mut AtomicU64) -> u64 {
     1
 }
 
-/// The first word of a child.
-fn reborn(page: &AtomicU64) -> u64 {
+/// Starts a new generation in a forked child.
+fn begin_child(page: &AtomicU64) -> u64 {
     let next = LATEST.load(Ordering::Relaxed) + 1;
     match page.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             LATEST.store(next, Ordering::Relaxed);
             PID.store(pid(), Ordering::Relaxed);
-            // The parent's connections would stay open here after its end.
+            // Otherwise the parent's connections would stay open in the child after the parent's end.
             table::forget_hidden(|fd| {
-                // SAFETY: a descriptor of the parent's library, of which nothing is left here.
+                // SAFETY: a descriptor of the parent's library, of which nothing is in use in this process.
                 unsafe { rustix::io::close(fd) };
             });
             next
@@ -97,11 +115,11 @@ fn reborn(page: &AtomicU64) -> u64 {
     }
 }
 
-/// A page with the word 1 that is zero in every child; without the kernel's help, forks are not noticed.
+/// A page with the word 1 that reads zero in every child. Without kernel support, forks are not detected.
 fn wiped_page() -> *mut AtomicU64 {
     static FALLBACK: AtomicU64 = AtomicU64::new(1);
     let size = 4096;
-    // SAFETY: a new private page at a place of the kernel's choice.
+    // SAFETY: a new private page at an address of the kernel's choice.
     let mapped = unsafe {
         rustix::mm::mmap_anonymous(
             std::ptr::null_mut(),
@@ -111,14 +129,14 @@ fn wiped_page() -> *mut AtomicU64 {
         )
     };
     let Ok(page) = mapped else {
-        backing::give_away();
+        backing::note_sharing();
         return (&raw const FALLBACK).cast_mut();
     };
-    // SAFETY: the page is ours alone, aligned, and stays mapped.
+    // SAFETY: the page is referenced only here, aligned, and stays mapped.
     unsafe {
-        // An older kernel refuses; then a child believes that it borrows its parent's memory, until it execs.
+        // An older kernel refuses; then a child treats its memory as borrowed from its parent until it execs.
         if rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork).is_err() {
-            backing::give_away();
+            backing::note_sharing();
         }
         let word = page.cast::<AtomicU64>();
         (*word).store(1, Ordering::Relaxed);
@@ -126,7 +144,7 @@ fn wiped_page() -> *mut AtomicU64 {
     }
 }
 
-/// A number that the kernel says of this process.
+/// A number from `/proc/self/status`.
 pub(crate) fn status(field: &str, radix: u32) -> Option<u64> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, c"/proc/self/status", flags, Mode::empty()).ok()?;
@@ -140,14 +158,14 @@ fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether this process only borrows its parent's memory until it execs: then nothing there may change. Whoever makes such
-/// a child by a function gives everything away before.
+/// Whether this process borrows its parent's memory until it execs: then it must not change that memory. Functions that
+/// create such a child call `note_sharing` first.
 pub(crate) fn is_borrowed() -> bool {
     generation();
-    backing::is_generous() && PID.load(Ordering::Relaxed) != pid()
+    backing::may_share() && PID.load(Ordering::Relaxed) != pid()
 }
 
-/// What the environment says.
+/// The settings from the environment.
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
         let bytes = |name| std::env::var_os(name).map(std::os::unix::ffi::OsStringExt::into_vec);
@@ -157,11 +175,27 @@ pub(crate) fn config() -> &'static Config {
             prefix: path::clean_prefix(bytes("FOREBAY_PREFIX").as_deref()),
             service: text("FOREBAY_SERVICE"),
             key: text("FOREBAY_KEY"),
+            security: text("FOREBAY_SECURITY"),
             log: Log::named(log.as_deref()),
             counts: std::env::var_os(forebay_client::COUNTS_VARIABLE).filter(|path| !path.is_empty()),
-            dispatch: bytes("FOREBAY_INTERCEPT").as_deref() == Some(b"dispatch"),
+            intercept: match bytes("FOREBAY_INTERCEPT").as_deref() {
+                Some(b"dispatch") => Intercept::Dispatch,
+                Some(b"library") => Intercept::Library,
+                _ => Intercept::Auto,
+            },
+            broker: text(forebay_client::BROKER_VARIABLE).and_then(|number| socket_of_a_run(&number)),
         }
     })
+}
+
+/// The descriptor with this number, if it is the broker socket of a run.
+fn socket_of_a_run(number: &str) -> Option<RawFd> {
+    let number: RawFd = number.parse().ok().filter(|number| *number > 2)?;
+    // SAFETY: borrowed for two calls; a closed descriptor gives an error.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let known = sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
+    known.then_some(number)
 }
 
 #[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
@@ -172,6 +206,10 @@ static BEGIN: extern "C" fn() = {
         let _ = std::panic::catch_unwind(|| {
             ready();
             crate::dispatch::begin();
+            if table::has_files() {
+                let _gate = crate::dispatch::Gate::open();
+                crate::handing::reopen_handed_on();
+            }
         });
     }
     begin
@@ -182,7 +220,7 @@ static BEGIN: extern "C" fn() = {
 static END: extern "C" fn() = {
     extern "C" fn end() {
         let _gate = crate::dispatch::Gate::open();
-        let _ = std::panic::catch_unwind(crate::exit::farewell);
+        let _ = std::panic::catch_unwind(crate::exit::at_exit);
     }
     end
 };

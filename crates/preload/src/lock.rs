@@ -1,21 +1,21 @@
-//! A lock that a forked child can trust.
+//! A lock that works in forked children.
 //!
-//! A thread that held it in the parent does not exist in the child. The word of the lock says in which life of the
-//! process it was taken, so the child sees that, and begins with a fresh value.
+//! A thread that held the lock in the parent does not exist in the child. The lock word holds the generation of the
+//! process that took it, so the child detects this, and starts with a fresh value.
 
 use crate::life;
 use crate::quiet::Quiet;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something guarded that is reset when its holder was left behind in a parent process.
+/// A value behind a lock. It is reset if the holder was a thread of the parent process.
 pub(crate) struct Lock<T> {
     /// 0, or the generation that holds it.
     holder: AtomicU64,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only by the one holder of the lock.
+// SAFETY: only the one holder of the lock accesses the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T: Default> Lock<T> {
@@ -23,7 +23,7 @@ impl<T: Default> Lock<T> {
         Lock { holder: AtomicU64::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `work` alone and undisturbed. Keep it short: others spin.
+    /// Runs `work` with the lock held and signals blocked. Keep it short: other threads spin.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let _quiet = Quiet::begin();
         let now = life::generation();
@@ -46,7 +46,7 @@ impl<T: Default> Lock<T> {
         // SAFETY: this thread holds the lock.
         let value = unsafe { &mut *self.value.get() };
         if orphan {
-            // The old value may be half changed: it is left behind, not dropped.
+            // The old value may be half changed: it is leaked, not dropped.
             std::mem::forget(std::mem::take(value));
         }
         work(value)

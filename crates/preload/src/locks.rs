@@ -1,12 +1,12 @@
-//! Locks, between the processes of one user on one machine.
+//! File locks between the processes of one user on one machine.
 //!
-//! The service knows no locks. A file that is locked gets an empty twin in the user's private directory, and the
-//! kernel's locks on the twin stand for it. `fcntl` locks belong to the process, as they should. `flock` locks belong
-//! to the open file: they are a byte of one common twin, on a descriptor that is made before a process divides and
-//! goes where the open file goes, through `fork` and `exec`.
+//! The service has no locks. A locked file gets an empty proxy file (*twin*) in the user's private directory, and the
+//! kernel's locks on the twin represent locks on the file. `fcntl` locks belong to the process, as POSIX requires.
+//! `flock` locks belong to the open file: each is a byte of one common twin, locked on a descriptor that is created
+//! before a process forks and is inherited together with the open file, through `fork` and `exec`.
 
 use crate::errno::{Errno, Outcome, fail};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
 use crate::lock::Lock;
 use crate::open::Open;
 use crate::place::ours;
@@ -20,12 +20,12 @@ use rustix::io::FdFlags;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Twins that are open: of a file for `fcntl`, of one open of it for locks that belong to that.
+/// Open twins: one per file for `fcntl` locks, one per open file for locks that belong to the open file.
 static TWINS: Lock<Vec<Twin>> = Lock::new(Vec::new());
 
 struct Twin {
     file: FileId,
-    /// The open file's header; 0 for all of the process.
+    /// Address of the open file's header; 0 for locks of the process.
     owner: usize,
     kind: Kind,
     fd: RawFd,
@@ -45,7 +45,7 @@ fn twin_path(name: &str) -> Outcome<PathBuf> {
     }
 }
 
-/// All whole files are locked in one place, so that none of them leaves anything behind.
+/// Locks on whole files share one twin, so that they leave no files over.
 const WHOLE: &str = "whole";
 
 fn twin(open: &Open, owner: usize, kind: Kind) -> Outcome<RawFd> {
@@ -60,7 +60,7 @@ fn twin(open: &Open, owner: usize, kind: Kind) -> Outcome<RawFd> {
     let name = if kind == Kind::Whole { WHOLE.to_owned() } else { file.to_string() };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::openat(CWD, twin_path(&name)?, flags, Mode::RUSR | Mode::WUSR)?;
-    let fd = descriptors::out_of_the_way(fd.into_raw_fd(), libc::F_DUPFD_CLOEXEC)?;
+    let fd = descriptors::move_high(fd.into_raw_fd(), libc::F_DUPFD_CLOEXEC)?;
     table::keep(fd);
     if kind == Kind::Whole {
         open.lock.store(fd, Ordering::Release);
@@ -70,42 +70,43 @@ fn twin(open: &Open, owner: usize, kind: Kind) -> Outcome<RawFd> {
     Ok(fd)
 }
 
-/// The process is about to divide: from now on its open files have locks in common with those of its child.
-pub(crate) fn prepare_to_share() {
-    go_along(|_| true);
+/// Before a fork: makes the open files share their locks with the child.
+pub(crate) fn prepare_for_fork() {
+    keep_locks(|_| true);
 }
 
-/// The process is about to become another program: locks that are held are held on.
-pub(crate) fn prepare_to_leave() {
+/// Before an `exec`: keeps the locks that are held.
+pub(crate) fn prepare_for_exec() {
     if IN_USE.load(Ordering::Relaxed) {
-        go_along(|open| open.lock.load(Ordering::Acquire) > 0);
+        keep_locks(|open| open.lock.load(Ordering::Acquire) > 0);
     }
 }
 
-/// Sees to it that the locks of open files that go along go along.
-fn go_along(concerns: impl Fn(&Open) -> bool) {
+/// Makes the lock descriptors of inheritable open files inheritable too.
+fn keep_locks(concerns: impl Fn(&Open) -> bool) {
     if !life::is_set_up() || life::is_borrowed() {
         return;
     }
     table::each(0, RawFd::MAX, |fd| {
         let Some(open) = table::get(fd).filter(|open| concerns(open)) else { return };
-        // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
+        // SAFETY: borrowed for one call; a descriptor that is closed meanwhile gives an error.
         let stays = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) });
-        let goes_along = stays.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
-        if goes_along && let Ok(lock) = twin(&open, open.address(), Kind::Whole) {
-            // SAFETY: a descriptor of ours, kept as long as the open file.
+        let is_inherited = stays.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
+        if is_inherited && let Ok(lock) = twin(&open, open.address(), Kind::Whole) {
+            // SAFETY: a descriptor of the library, open as long as the open file.
             let _ = rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(lock) }, FdFlags::empty());
         }
     });
 }
 
-/// An inherited open file: the descriptor that stands for its lock may have come along.
+/// Adopts the lock descriptor of an inherited open file, if it was inherited too.
 pub(crate) fn inherit(open: &Held) {
     let fd = open.lock.load(Ordering::Acquire);
     if fd <= 0 {
         return;
     }
-    // SAFETY: borrowed for one question; the number may mean anything or nothing here.
+    // SAFETY: borrowed for one call; a number that is no descriptor gives an error, and one of another file is
+    // recognised below.
     let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
     let place = twin_path(WHOLE).ok().and_then(|path| rustix::fs::stat(path).ok());
     match (found, place) {
@@ -126,19 +127,19 @@ fn drop_twins(gone: impl Fn(&Twin) -> bool) {
     });
     for twin in closed {
         drop(table::remove(twin.fd));
-        // SAFETY: the twin was opened here, and nobody else knows its descriptor.
+        // SAFETY: the twin was opened by this module, and no other code knows its descriptor.
         unsafe { rustix::io::close(twin.fd) };
     }
 }
 
-/// A descriptor of a file is closed: with any of them go the process's locks on it.
+/// When any descriptor of a file is closed, the process loses its locks on the file.
 pub(crate) fn closing(file: FileId) {
     if IN_USE.load(Ordering::Relaxed) {
         drop_twins(|twin| twin.file == file && twin.owner == 0);
     }
 }
 
-/// An open file is gone from this process.
+/// Drops the locks of an open file that this process has closed.
 pub(crate) fn gone(owner: usize) {
     if IN_USE.load(Ordering::Relaxed) {
         drop_twins(|twin| twin.owner == owner);
@@ -147,7 +148,7 @@ pub(crate) fn gone(owner: usize) {
 
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Locks of ranges, by `fcntl`.
+/// Range locks, by `fcntl`.
 pub(crate) fn range(open: &Open, command: c_int, lock: *mut Range) -> Outcome<c_int> {
     let mut wanted = mem::take(lock)?;
     let kind = c_int::from(wanted.l_type);
@@ -168,16 +169,23 @@ pub(crate) fn range(open: &Open, command: c_int, lock: *mut Range) -> Outcome<c_
     wanted.l_whence = libc::SEEK_SET as i16;
     let of_the_open = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
     let fd = twin(open, if of_the_open { open.address() } else { 0 }, Kind::Ranges)?;
-    // SAFETY: the kernel reads, and for a question writes, the structure on our stack.
-    unsafe { ask(libc::SYS_fcntl, [fd as usize, command as usize, &raw mut wanted as usize, 0, 0, 0]) }?;
+    // SAFETY: the kernel reads, and for `F_GETLK` writes, the structure on the stack.
+    unsafe {
+        try_system_call(libc::SYS_fcntl, [fd as usize, command as usize, &raw mut wanted as usize, 0, 0, 0])
+    }?;
     if !sets {
-        mem::give(lock, wanted)?;
+        let free = c_int::from(wanted.l_type) == libc::F_UNLCK;
+        // If there is no conflicting lock, the other fields stay unchanged.
+        mem::give(lock, if free { Range { l_type: wanted.l_type, ..mem::take(lock)? } } else { wanted })?;
     }
     Ok(0)
 }
 
 pub(crate) fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
     let open = ours(fd)?;
+    if open.kind() == crate::backing::Kind::Path {
+        return fail(libc::EBADF);
+    }
     let kind = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => libc::F_RDLCK,
         libc::LOCK_EX => libc::F_WRLCK,
@@ -192,9 +200,9 @@ pub(crate) fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
     lock.l_type = kind as i16;
     lock.l_start = (open.id().0 % off_t::MAX as u64) as off_t;
     lock.l_len = 1;
-    // SAFETY: the kernel reads the structure on our stack.
+    // SAFETY: the kernel reads the structure on the stack.
     match unsafe {
-        ask(libc::SYS_fcntl, [twin as usize, command as usize, &raw const lock as usize, 0, 0, 0])
+        try_system_call(libc::SYS_fcntl, [twin as usize, command as usize, &raw const lock as usize, 0, 0, 0])
     } {
         Ok(_) => Ok(0),
         Err(Errno(libc::EACCES | libc::EAGAIN)) => fail(libc::EWOULDBLOCK),
@@ -202,7 +210,7 @@ pub(crate) fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
     }
 }
 
-/// `lockf` is `fcntl` from the current offset on.
+/// `lockf` is `fcntl` relative to the current offset.
 fn section(fd: c_int, command: c_int, len: off_t) -> Outcome<c_int> {
     let open = ours(fd)?;
     // SAFETY: a structure of integers.

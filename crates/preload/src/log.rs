@@ -1,9 +1,9 @@
-//! What the library has to say: nothing, unless `FOREBAY_LOG` names a file or says `stderr`.
+//! Log lines of the library. None are written unless `FOREBAY_LOG` names a file or is `stderr`.
 
 use crate::life;
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// Where words go.
+/// Destination of log lines.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Log {
     #[default]
@@ -22,13 +22,13 @@ impl Log {
     }
 }
 
-/// Says something to whoever asked for it.
+/// Writes a log line if logging is enabled.
 pub(crate) fn note(words: impl FnOnce() -> String) {
     let line = |words: String| format!("forebay[{}]: {words}\n", rustix::process::getpid().as_raw_nonzero());
     match &life::config().log {
         Log::Nowhere => {}
         Log::Stderr => {
-            // SAFETY: whatever descriptor 2 is, a line more or less on it breaks nobody's invariant.
+            // SAFETY: borrowed for one write; whatever descriptor 2 is, an extra line on it breaks no memory safety.
             let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
             let _ = rustix::io::write(stderr, line(words()).as_bytes());
         }

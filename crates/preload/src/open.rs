@@ -1,25 +1,31 @@
-//! Open files as this process knows them.
+//! Open files of this process.
 
 use crate::backing::{Header, Kind, Mapped};
 use crate::engine::{self, Engine};
 use crate::errno::{Errno, Outcome, fail};
 use crate::exit;
 use crate::{life, locks};
-use forebay_client::{File, Token};
-use forebay_model::{Attr, FileId};
+use forebay_client::File;
+use forebay_model::{Attr, ErrorKind, FileId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// An open file: what the kernel keeps for all who share it, and this process's own hold on it.
+/// An open file: the memory file shared by all its processes, and this process's handle at the service.
 pub(crate) struct Open {
     mapped: Mapped,
-    /// What the service gave this life of the process.
+    /// The handle that the service gave this generation of the process.
     hold: AtomicPtr<Hold>,
 }
 
 struct Hold {
     generation: u64,
     file: Arc<File>,
+}
+
+impl Hold {
+    fn new(file: Arc<File>) -> *mut Hold {
+        Box::into_raw(Box::new(Hold { generation: life::generation(), file }))
+    }
 }
 
 impl std::ops::Deref for Open {
@@ -31,22 +37,21 @@ impl std::ops::Deref for Open {
 }
 
 impl Open {
-    /// One that this process has opened.
+    /// A file that this process has opened.
     pub(crate) fn new(mapped: Mapped, file: Option<File>) -> Open {
         let open = Open::inherited(mapped);
         if let Some(file) = file {
-            let hold = Hold { generation: life::generation(), file: Arc::new(file) };
-            open.hold.store(Box::into_raw(Box::new(hold)), Ordering::Release);
+            open.hold.store(Hold::new(Arc::new(file)), Ordering::Release);
         }
         open
     }
 
-    /// One that another process, or an earlier program in this one, has opened.
+    /// A file that another process, or an earlier program in this process, has opened.
     pub(crate) fn inherited(mapped: Mapped) -> Open {
         Open { mapped, hold: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The file, held open at the service by this process.
+    /// The file, opened at the service by this process.
     pub(crate) fn data(&self) -> Outcome<Arc<File>> {
         match self.kind() {
             Kind::File => {}
@@ -54,34 +59,45 @@ impl Open {
             Kind::Path => return fail(libc::EBADF),
         }
         let known = self.hold.load(Ordering::Acquire);
-        // SAFETY: holds are freed only with the open file, and replaced ones of earlier lives never.
+        // SAFETY: a hold is freed only with the open file; replaced holds of earlier generations are never freed.
         if let Some(hold) = unsafe { known.as_ref() }.filter(|hold| hold.generation == life::generation()) {
             return Ok(hold.file.clone());
         }
-        let token = self.token().ok_or(Errno(libc::EBADF))?;
-        Ok(self.take_over(known, token)?)
+        Ok(self.take_over(known)?)
     }
 
-    /// The token, if this process holds the file open at the service.
-    pub(crate) fn held_token(&self) -> Option<Token> {
+    /// The file, if this process has it open at the service.
+    pub(crate) fn held(&self) -> Option<Arc<File>> {
         // SAFETY: as above.
         let hold = unsafe { self.hold.load(Ordering::Acquire).as_ref() }?;
-        (hold.generation == life::generation()).then(|| self.token())?
+        (hold.generation == life::generation()).then(|| hold.file.clone())
     }
 
-    fn take_over(&self, known: *mut Hold, token: Token) -> Result<Arc<File>, Errno> {
-        let file = engine::run(move |engine: &'static Engine| engine.by_id().reopen(token))?;
+    /// Opens the file on other connections; returns the previous handle, if there was one.
+    pub(crate) fn renew(&self, engine: &'static Engine) -> Option<Arc<File>> {
+        let before = self.held();
+        let token = self.token_for(engine)?;
+        let file = engine.wait_for(engine.reopen(token)).ok()?;
+        // Another thread may be about to use the previous hold, so it is never freed.
+        self.hold.store(Hold::new(Arc::new(file)), Ordering::Release);
+        before
+    }
+
+    fn take_over(&self, known: *mut Hold) -> Result<Arc<File>, Errno> {
+        let file = engine::run(|engine: &'static Engine| {
+            let token = self.token_for(engine);
+            async move { engine.reopen(token.ok_or(ErrorKind::BadHandle)?).await }
+        })?;
         let file = Arc::new(file);
-        let hold = Box::new(Hold { generation: life::generation(), file: file.clone() });
-        let hold = Box::into_raw(hold);
+        let hold = Hold::new(file.clone());
         if self.hold.compare_exchange(known, hold, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Somebody else was faster. Both hold one token, which is closed once: with the open file.
+            // Another thread was faster. Both handles have the same token, which is closed once: with the open file.
             std::mem::forget(file.clone());
         }
         Ok(file)
     }
 
-    /// For reading.
+    /// The file, if it is open for reading.
     pub(crate) fn for_reading(&self) -> Outcome<Arc<File>> {
         match self.access as i32 & libc::O_ACCMODE {
             libc::O_WRONLY => fail(libc::EBADF),
@@ -89,7 +105,7 @@ impl Open {
         }
     }
 
-    /// For writing.
+    /// The file, if it is open for writing.
     pub(crate) fn for_writing(&self) -> Outcome<Arc<File>> {
         match self.access as i32 & libc::O_ACCMODE {
             libc::O_RDONLY => fail(libc::EBADF),
@@ -97,22 +113,23 @@ impl Open {
         }
     }
 
-    /// The attributes of what is open.
+    /// The attributes of the open file.
     pub(crate) fn attr(&self) -> Outcome<Attr> {
         if self.kind() == Kind::File {
-            // The service shows an open file's attributes to whoever holds it, name or no name.
-            self.data()?;
+            // The service returns an open file's attributes to its holder even if the file has no name any more.
+            let file = self.data()?;
+            return Ok(engine::run(|_| file.stat())?);
         }
         let file = self.id();
         Ok(engine::run(move |engine| engine.by_id().get_attr(file))?)
     }
 
-    /// The kernel's part of it.
+    /// The shared memory file.
     pub(crate) fn backing(&self) -> &Mapped {
         &self.mapped
     }
 
-    /// Tells two open files of this process apart.
+    /// Distinguishes open files of this process.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref::<Header>(&self.mapped) as usize
     }
@@ -129,11 +146,11 @@ impl Drop for Open {
         if hold.is_null() {
             return;
         }
-        // SAFETY: nobody else can reach it any more.
+        // SAFETY: no other thread can reach it any more.
         let hold = unsafe { Box::from_raw(hold) };
         match hold.generation == life::generation() {
             true => exit::close(hold.file),
-            // The parent's connections are not ours to speak on.
+            // The connections are the parent's: this process must not send on them.
             false => std::mem::forget(hold),
         }
     }

@@ -1,30 +1,44 @@
 //! `open` and its family.
 
-use crate::backing::{self, Ahead, Birth, Kind};
-use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::backing::{self, Ahead, Kind, NewOpen};
+use crate::credentials::Credentials;
+use crate::errno::{Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{
-    Entry, Landing, Place, Subject, behind, entry, locate, locate_in, seen_entry, subject, walk,
+    Entry, Landing, Place, Subject, by_descriptor, entry, locate, locate_in, resolve_link, seen_entry,
+    subject, walk,
 };
 use crate::quiet::Quiet;
+use crate::resolve::How;
 use crate::{engine, hook, life, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
-use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Result};
+use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Name, Result, Special, may};
 use libc::{c_char, c_int, mode_t};
 use rustix::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Flags that `fcntl` shows and can change.
+/// Flags that `fcntl` reports and can change.
 pub(crate) const CHANGEABLE: c_int =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
-/// Flags that stay as they were given.
-const FIXED: c_int =
-    libc::O_ACCMODE | libc::O_SYNC | libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_LARGEFILE;
+/// Flags that never change after the open.
+const FIXED: c_int = libc::O_ACCMODE
+    | libc::O_SYNC
+    | libc::O_PATH
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_LARGEFILE
+    | UNNAMED;
 
-/// −1: not asked yet.
+/// Marks a file created without a name that may be linked. Not visible to programs.
+pub(crate) const LINKABLE: u32 = 1 << 31;
+/// Marks a file that the open created. Visible to programs only by `F_CREATED_QUERY`.
+pub(crate) const CREATED: u32 = 1 << 30;
+const UNNAMED: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+
+/// The process's umask; −1: not read yet.
 static UMASK: AtomicI32 = AtomicI32::new(-1);
 
-/// The mode of a new file, as far as this process's mask lets it.
+/// The mode of a new file after the process's umask.
 pub(crate) fn masked(mode: mode_t) -> u16 {
     let mut mask = UMASK.load(Ordering::Relaxed);
     if mask < 0 {
@@ -34,11 +48,14 @@ pub(crate) fn masked(mode: mode_t) -> u16 {
     (mode & 0o7777 & !(mask as u32)) as u16
 }
 
-/// What was found or made.
+/// The file that an open found or created.
 enum Found {
-    File(Box<File>),
+    /// A file, and whether the open created it.
+    File(Box<File>, bool),
     Directory(FileId),
     Named(FileId),
+    /// A socket: `open` fails.
+    Socket,
 }
 
 fn access_of(flags: c_int) -> Access {
@@ -49,17 +66,19 @@ fn access_of(flags: c_int) -> Access {
     }
 }
 
-/// Opens what is at a place.
+/// Opens the file at a place.
 pub(crate) fn open_place(place: &Place, flags: c_int, mode: mode_t) -> Outcome<c_int> {
-    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return fail(libc::EOPNOTSUPP);
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return fail(libc::EINVAL);
     }
-    let mode = if flags & libc::O_CREAT != 0 { masked(mode) } else { 0 };
-    // Handlers may open files, too, and prepare for that in the same place.
+    let makes = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let mode = if makes { masked(mode) } else { 0 };
+    // A signal handler may also open a file, and would use the same thread-local.
     let _quiet = Quiet::begin();
     let ahead = Ahead::begin(flags & libc::O_CLOEXEC != 0);
-    let found = engine::run_with(Ahead::ERRAND, |engine| find(engine.by_id(), place, flags, mode))?.here()?;
-    if let (Found::File(file), true) = (&found, flags & libc::O_TRUNC != 0) {
+    let found = engine::run_with(Ahead::WAIT_HOOKS, |engine| find(engine.by_id(), place, flags, mode));
+    let found = crate::place::found(found)?.here()?;
+    if let (Found::File(file, _), true) = (&found, flags & libc::O_TRUNC != 0) {
         crate::map::zeroed(file.id(), 0, u64::MAX);
     }
     install(found, flags, &place.full, &ahead)
@@ -76,28 +95,83 @@ async fn find(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
             Landing::Outside(path) => Landing::Outside(path),
         });
     }
+    if flags & libc::O_NOATIME != 0 {
+        Box::pin(may_leave_times(by_id, place, nofollow)).await?;
+    }
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        return Box::pin(make_unnamed(by_id, place, flags, mode)).await;
+    }
     if flags & libc::O_CREAT != 0 {
         if flags & libc::O_DIRECTORY != 0 {
             return Err(ErrorKind::Invalid.into());
         }
-        return Box::pin(make(by_id, place, flags, mode)).await;
+        return match Box::pin(make(by_id, place, flags, mode)).await {
+            // The path names something other than a regular file.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                match walk(by_id, place.dir, &place.rest, true).await? {
+                    Landing::Here(attr) if attr.kind == PIPE => pipe(&attr, flags),
+                    _ => Err(error),
+                }
+            }
+            made => made,
+        };
     }
     match walk(by_id, place.dir, &place.rest, !nofollow).await? {
+        Landing::Here(attr) if attr.kind == PIPE && flags & libc::O_DIRECTORY == 0 => pipe(&attr, flags),
         Landing::Here(attr) => Ok(Landing::Here(Box::pin(enter(by_id, &attr, flags)).await?)),
         Landing::Outside(path) => Ok(Landing::Outside(path)),
     }
 }
 
+/// Only the owner of a file may open it with `O_NOATIME`. Checked before the file is truncated.
+async fn may_leave_times(by_id: &ById, place: &Place, nofollow: bool) -> Result<()> {
+    let who = Credentials::read().for_files();
+    match walk(by_id, place.dir, &place.rest, !nofollow).await {
+        Ok(Landing::Here(attr)) if !who.is_root() && who.uid != attr.uid => {
+            Err(ErrorKind::NotPermitted.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+const PIPE: FileKind = FileKind::Special(Special::Pipe);
+
+/// The kernel opens a named pipe at its local path. The service has its mode.
+fn pipe(attr: &Attr, flags: c_int) -> Result<Landing<Found>> {
+    if !may(&Credentials::read().for_files(), attr, access_of(flags)) {
+        return Err(ErrorKind::AccessDenied.into());
+    }
+    crate::special::pipe(attr).map(Landing::Outside).map_err(|_| ErrorKind::Unsupported.into())
+}
+
+/// Creates a file without a name. Its creator may link it, unless `O_EXCL` is set.
+async fn make_unnamed(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<Landing<Found>> {
+    let dir = match walk(by_id, place.dir, &place.rest, true).await? {
+        Landing::Here(attr) if attr.kind == FileKind::Directory => attr.id,
+        Landing::Here(_) => return Err(ErrorKind::NotDirectory.into()),
+        Landing::Outside(path) => return Ok(Landing::Outside(path)),
+    };
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|_| forebay_model::Error::from(ErrorKind::Io))?;
+    let name = Name::new(format!(".forebay-unnamed-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
+    let (file, _) = by_id.create(dir, name.clone(), mode, access_of(flags), IfExists::Refuse).await?;
+    by_id.unlink(dir, name).await?;
+    Ok(Landing::Here(Found::File(Box::new(file), true)))
+}
+
 async fn enter(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Found> {
     match attr.kind {
         FileKind::Symlink => Err(ErrorKind::TooManyLinks.into()),
-        // The kernel that would have to open it does not know it.
+        FileKind::Special(_) if flags & libc::O_DIRECTORY != 0 => Err(ErrorKind::NotDirectory.into()),
+        FileKind::Special(Special::Socket) => Ok(Found::Socket),
+        // The kernel cannot open it, since the file exists only in Forebay.
         FileKind::Special(_) => Err(ErrorKind::Unsupported.into()),
         FileKind::Directory if flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0 => {
             Err(ErrorKind::IsDirectory.into())
         }
         FileKind::Directory => {
-            // Whoever may not list it may not open it.
+            // Opening a directory requires permission to list it.
             by_id.read_dir(attr.id, u64::MAX >> 1, 1, false).await?;
             Ok(Found::Directory(attr.id))
         }
@@ -106,7 +180,7 @@ async fn enter(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Found> {
             let truncate = flags & libc::O_TRUNC != 0;
             let mut access = access_of(flags);
             access.write |= truncate;
-            Ok(Found::File(Box::new(by_id.open(attr.id, access, truncate).await?)))
+            Ok(Found::File(Box::new(by_id.open(attr.id, access, truncate).await?), false))
         }
     }
 }
@@ -122,7 +196,10 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
     if let Some((dir, name)) = seen_entry(by_id, place.dir, &place.rest) {
         match by_id.create(dir, name, mode, access, if_exists).await {
             Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::TooManyLinks) => {}
-            made => return Ok(Landing::Here(Found::File(Box::new(made?.0)))),
+            made => {
+                let (file, created) = made?;
+                return Ok(Landing::Here(Found::File(Box::new(file), created)));
+            }
         }
     }
     let (mut from, mut way) = (place.dir, place.rest.clone());
@@ -136,13 +213,13 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
             return Err(ErrorKind::IsDirectory.into());
         }
         match by_id.create(dir, name.clone(), mode, access, if_exists).await {
-            Ok((file, _)) => return Ok(Landing::Here(Found::File(Box::new(file)))),
+            Ok((file, created)) => return Ok(Landing::Here(Found::File(Box::new(file), created))),
             Err(error) if error.kind() == ErrorKind::TooManyLinks && flags & libc::O_NOFOLLOW == 0 => {}
             Err(error) => return Err(error),
         }
-        // A link is in the way. It may be gone by now, and then its place is tried again.
+        // A symbolic link has this name. If it has been removed meanwhile, the create is tried again.
         if let Step::Link { dir, target, rest } = by_id.step(dir, name.as_bytes(), true).await? {
-            match behind(dir, target, &rest) {
+            match resolve_link(dir, target, &rest) {
                 Landing::Here((next, path)) => (from, way) = (next, path),
                 Landing::Outside(path) => return Ok(Landing::Outside(path)),
             }
@@ -151,22 +228,26 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
     Err(ErrorKind::TooManyLinks.into())
 }
 
-/// Gives what was opened a descriptor.
+/// Creates the descriptor of an opened file.
 fn install(found: Found, flags: c_int, path: &[u8], ahead: &Ahead) -> Outcome<c_int> {
+    let created = if matches!(found, Found::File(_, true)) { CREATED } else { 0 };
     let (kind, id, file) = match found {
-        Found::File(file) => (Kind::File, file.id(), Some(*file)),
+        Found::File(file, _) => (Kind::File, file.id(), Some(*file)),
         Found::Directory(id) => (Kind::Directory, id, None),
         Found::Named(id) => (Kind::Path, id, None),
+        Found::Socket => return fail(libc::ENXIO),
     };
-    let birth = Birth {
+    let unnamed = flags & UNNAMED != 0;
+    let linkable = if unnamed && flags & libc::O_EXCL == 0 { LINKABLE } else { 0 };
+    let new_open = NewOpen {
         kind,
-        access: (flags & FIXED) as u32,
+        access: (flags & FIXED) as u32 | linkable | created,
         flags: (flags & CHANGEABLE) as u32,
         file: id,
         token: file.as_ref().map(File::token),
-        path: &if path.len() < 4096 { path.to_vec() } else { crate::path::normal(path) },
+        path: &if path.len() <= backing::PATH { path.to_vec() } else { crate::path::normal(path) },
     };
-    let made = backing::create(&birth, ahead);
+    let made = backing::create(&new_open, ahead);
     let (fd, mapped) = match made {
         Ok(made) => made,
         Err(stop) => {
@@ -177,7 +258,7 @@ fn install(found: Found, flags: c_int, path: &[u8], ahead: &Ahead) -> Outcome<c_
     let held = table::hold(Open::new(mapped, file));
     let fd = fd.into_raw_fd();
     if life::is_borrowed() {
-        // The parent has no such descriptor; what it shares with us must outlive us.
+        // The parent has no such descriptor; the shared state must outlive this process.
         std::mem::forget(held);
     } else {
         table::put(fd, &held);
@@ -193,29 +274,37 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mod
         return fail(libc::ENOENT);
     }
     let mut quiet = None;
-    let place = locate_in(&mut quiet, dirfd, path)?;
+    let place = match locate_in(&mut quiet, dirfd, path) {
+        Err(Stop::Foreign) => return open_again(path, flags),
+        place => place?,
+    };
     let _quiet = Quiet::begin();
     let opened = open_place(&place, flags, mode);
     drop(place);
     opened
 }
 
-/// `openat2` takes its arguments in a structure.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct How {
-    flags: u64,
-    mode: u64,
-    resolve: u64,
+/// Opens again the file of a descriptor, by a path such as `/proc/self/fd/7`.
+fn open_again(path: *const c_char, flags: c_int) -> Outcome<c_int> {
+    let open = by_descriptor(path).ok_or(Stop::Foreign)?;
+    if flags & libc::O_NOFOLLOW != 0 {
+        return Err(Stop::Foreign);
+    }
+    if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+        return fail(libc::EEXIST);
+    }
+    let place = Place { dir: open.id(), rest: Vec::new(), full: open.path().to_vec() };
+    open_place(&place, flags & !libc::O_CREAT, 0)
 }
 
 pub(crate) fn open_how(dirfd: c_int, path: *const c_char, how: *const How, size: usize) -> Outcome<c_int> {
-    let place = locate(dirfd, path)?;
-    if size < size_of::<How>() {
-        return fail(libc::EINVAL);
-    }
-    let how = crate::mem::take(how)?;
-    let flags = c_int::try_from(how.flags).map_err(|_| Errno(libc::EINVAL))?;
+    // Errors in the structure are reported only for paths inside Forebay.
+    let (how, flags) = match How::take(how, size) {
+        Ok(taken) => taken,
+        Err(stop) => return locate(dirfd, path).and(Err(stop)),
+    };
+    let (place, known) = how.place(dirfd, path, flags)?;
+    let flags = if known { flags | libc::O_NOFOLLOW } else { flags };
     open_place(&place, flags, how.mode as mode_t)
 }
 
@@ -256,7 +345,7 @@ hook::hooks! {
         -> c_int, at path => { locate(dirfd, path)?; make_node(dirfd, path, mode, crate::mem::take(dev)?) };
 }
 
-/// Special files have a name and attributes; they cannot be opened here.
+/// Special files have a name and attributes, but cannot be opened through Forebay.
 pub(crate) fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
     let place = locate(dirfd, path)?;
     let Some(special) = crate::stat::special(mode, dev)? else {
@@ -264,6 +353,8 @@ pub(crate) fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: li
         return crate::descriptors::close_fd(fd);
     };
     let (entry, mode) = (place.entry(ErrorKind::Exists)?, masked(mode));
-    engine::run(|engine| engine.by_id().make_special(entry.dir, entry.name, mode, special))?;
+    crate::place::found(engine::run(|engine| {
+        engine.by_id().make_special(entry.dir, entry.name, mode, special)
+    }))?;
     Ok(0)
 }

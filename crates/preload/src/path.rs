@@ -1,9 +1,9 @@
-//! Which paths are ours. Pure.
+//! Decides which paths are inside Forebay. Pure functions.
 
-/// The prefix when nothing else is said.
+/// The default prefix.
 const USUAL: &[u8] = b"/fb";
 
-/// A prefix without repeated or trailing slashes; what cannot be one is replaced by the usual.
+/// A prefix without repeated or trailing slashes; an invalid one is replaced by the default.
 pub(crate) fn clean_prefix(given: Option<&[u8]>) -> Vec<u8> {
     let given = given.filter(|given| given.starts_with(b"/")).unwrap_or(USUAL);
     let cleaned = normal(given);
@@ -29,18 +29,18 @@ pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     stack.iter().flat_map(|part| std::iter::once(b'/').chain(part.iter().copied())).collect()
 }
 
-/// What an absolute path has to do with the prefix, read as text.
+/// How an absolute path relates to the prefix, judged by its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way<'p> {
-    /// It leads there; this follows the prefix, as it was written: `..` in it is the service's business.
+    /// It leads inside; the rest after the prefix, unchanged: the service resolves `..` in it.
     Inside(&'p [u8]),
-    /// It leads there and out again.
+    /// It leads inside and out again.
     Through,
-    /// Nothing.
+    /// It does not touch the prefix.
     Past,
 }
 
-/// What follows the prefix in an absolute path that leads there.
+/// The rest after the prefix, if an absolute path leads inside.
 pub(crate) fn inside<'p>(prefix: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     match way(prefix, path) {
         Way::Inside(rest) => Some(rest),
@@ -87,12 +87,12 @@ pub(crate) fn first(path: &[u8]) -> Option<&[u8]> {
     parts(path).next()
 }
 
-/// A path from a directory.
+/// Joins a directory and a path.
 pub(crate) fn join(dir: &[u8], path: &[u8]) -> Vec<u8> {
     [dir, b"/", path].concat()
 }
 
-/// The directory and the last name of a path; `None` where it ends in no name: the root, `.` or `..`.
+/// The directory and the last name of a path; `None` if it ends in no name: the root, `.` or `..`.
 pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     let trimmed = path.len() - path.iter().rev().take_while(|&&byte| byte == b'/').count();
     let start = path[..trimmed].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours() {
+    fn paths_under_the_prefix_are_inside() {
         for (prefix, path, rest) in [
             ("/fb", "/fb", Some("")),
             ("/fb", "/fb/", Some("/")),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_again() {
+    fn dot_dot_out_of_the_prefix_is_through() {
         for (path, expected) in [
             ("/fb/..", Way::Through),
             ("/fb/../etc", Way::Through),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn last_names() {
+    fn split_returns_directory_and_last_name() {
         for (path, expected) in [
             ("/a", Some(("/", "a", false))),
             ("a/b/", Some(("a/", "b", true))),

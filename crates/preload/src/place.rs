@@ -1,4 +1,4 @@
-//! From a path argument to something the service knows.
+//! Resolves path arguments to files of the service.
 
 use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
@@ -13,11 +13,11 @@ use std::ffi::CString;
 /// A path inside Forebay.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Where it starts.
+    /// The directory at which it starts.
     pub(crate) dir: FileId,
-    /// The way from there, as it was written.
+    /// The path from there, as the application wrote it.
     pub(crate) rest: Vec<u8>,
-    /// All of it, with the prefix, as text.
+    /// The whole path as text, with the prefix.
     pub(crate) full: Vec<u8>,
 }
 
@@ -25,28 +25,29 @@ pub(crate) struct Place {
 pub(crate) struct Entry {
     pub(crate) dir: FileId,
     pub(crate) name: Name,
-    /// Whether a slash follows: only a directory is meant.
+    /// Whether a slash follows the name: it must be a directory.
     pub(crate) slash: bool,
 }
 
-/// What a call is about.
+/// The object of a call.
 pub(crate) enum Subject {
     Open(Held),
     Place(Place),
 }
 
-/// The open file of ours behind a descriptor.
+/// The open file of Forebay with this descriptor.
 pub(crate) fn ours(fd: c_int) -> Outcome<Held> {
     life::ready();
     table::get(fd).ok_or(Stop::Foreign)
 }
 
-/// Where a path leads, if that is Forebay's business.
+/// Resolves a path argument, if it is inside Forebay.
 pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
     locate_in(&mut None, dirfd, start)
 }
 
-/// The same at the beginning of a quiet moment, for who goes on in it; not where that would cost others something.
+/// As [`locate`], but blocks signals first and leaves them blocked for the caller's next steps. Not for long
+/// operations.
 pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c_char) -> Outcome<Place> {
     life::ready();
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
@@ -54,7 +55,7 @@ pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c
     if text.first() == Some(&b'/') {
         let rest = match path::way(prefix, text) {
             path::Way::Inside(rest) => rest,
-            // The kernel does not find the prefix itself.
+            // The kernel does not have the prefix.
             path::Way::Through => return Err(outside(path::normal(text))),
             path::Way::Past => return Err(Stop::Foreign),
         };
@@ -64,6 +65,7 @@ pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c
     }
     let (dir, base) = match table::get(dirfd) {
         Some(open) if dirfd >= 0 => {
+            check_text(text)?;
             if open.kind() == Kind::File {
                 return fail(libc::ENOTDIR);
             }
@@ -74,26 +76,48 @@ pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c
             None => return from_above(dirfd, text),
         },
     };
-    if text.is_empty() {
-        return fail(libc::ENOENT);
-    }
-    fits(text)?;
+    check_text(text)?;
     let full = path::join(&base, text);
     let Some(rest) = path::inside(prefix, &full) else { return Err(outside(path::normal(&full))) };
     match dir {
         Some(dir) => Ok(Place { dir, rest: text.to_vec(), full }),
-        None => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+        None if rest.len() < mem::PATH_MAX => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+        // The length limit of paths does not include the directory at which the path starts.
+        None => {
+            let way = path::inside(prefix, &base).unwrap_or_default().to_vec();
+            let here = Place { dir: FileId::ROOT, rest: way, full: base };
+            Ok(Place { dir: here.find(true)?.id, rest: text.to_vec(), full })
+        }
     }
 }
 
-/// A path from the directory that the prefix seems to be in, such as `fb/x` from the root.
+/// The open file of Forebay that a path names by its descriptor, such as `/proc/self/fd/7`.
+pub(crate) fn by_descriptor(start: *const c_char) -> Option<Held> {
+    let text = mem::path(start)?;
+    let number = text.strip_prefix(b"/dev/fd/").or_else(|| {
+        let rest = text.strip_prefix(b"/proc/")?;
+        let end = rest.iter().position(|&byte| byte == b'/')?;
+        let (process, rest) = rest.split_at(end);
+        let is_own = matches!(process, b"self" | b"thread-self")
+            || process == rustix::process::getpid().as_raw_nonzero().to_string().as_bytes();
+        rest.strip_prefix(b"/fd/").filter(|_| is_own)
+    })?;
+    let fd: c_int = std::str::from_utf8(number).ok()?.parse().ok()?;
+    life::ready();
+    table::get(fd).filter(|_| fd >= 0)
+}
+
+/// A path from the parent directory of the prefix, such as `fb/x` from the root.
 fn from_above(dirfd: c_int, text: &[u8]) -> Outcome<Place> {
     let prefix = &life::config().prefix;
     let (above, name, _) = path::split(prefix).ok_or(Stop::Foreign)?;
     if path::first(text) != Some(name) {
         return Err(Stop::Foreign);
     }
-    // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
+    if dirfd < 0 && dirfd != libc::AT_FDCWD {
+        return Err(Stop::Foreign);
+    }
+    // SAFETY: borrowed for one call; a descriptor that is closed meanwhile gives an error.
     let dir = unsafe { rustix::fd::BorrowedFd::borrow_raw(dirfd) };
     let found = if dirfd == libc::AT_FDCWD { rustix::fs::stat(c".") } else { rustix::fs::fstat(dir) };
     match (found, rustix::fs::stat(above)) {
@@ -112,6 +136,17 @@ fn fits(text: &[u8]) -> Outcome<()> {
     if text.len() >= mem::PATH_MAX { fail(libc::ENAMETOOLONG) } else { Ok(()) }
 }
 
+/// Checks a relative path, whatever directory it starts at.
+fn check_text(text: &[u8]) -> Outcome<()> {
+    if text.is_empty() { fail(libc::ENOENT) } else { fits(text) }
+}
+
+/// Turns `ESTALE` into `ENOENT`: an open descriptor names a directory that was removed.
+pub(crate) fn found<T>(result: std::result::Result<T, Errno>) -> Outcome<T> {
+    result
+        .map_err(|errno| Stop::Errno(if errno == Errno(libc::ESTALE) { Errno(libc::ENOENT) } else { errno }))
+}
+
 fn outside(path: Vec<u8>) -> Stop {
     match CString::new(path) {
         Ok(path) => Stop::Outside(path),
@@ -124,7 +159,7 @@ pub(crate) fn subject(dirfd: c_int, start: *const c_char, flags: c_int) -> Outco
     subject_in(&mut None, dirfd, start, flags)
 }
 
-/// The same at the beginning of a quiet moment: see [`locate_in`].
+/// As [`subject`], with signals blocked: see [`locate_in`].
 pub(crate) fn subject_in(
     quiet: &mut Option<Quiet>,
     dirfd: c_int,
@@ -152,7 +187,7 @@ impl Subject {
         }
     }
 
-    /// The same, and it is not needed any more.
+    /// As [`Subject::attr`], and drops the subject.
     pub(crate) fn into_attr(self, follow: bool) -> Outcome<Attr> {
         let _quiet = Quiet::begin();
         let attr = self.attr(follow);
@@ -160,7 +195,7 @@ impl Subject {
         attr
     }
 
-    /// The id of what is meant.
+    /// The file's id.
     pub(crate) fn id(&self, follow: bool) -> Outcome<FileId> {
         match self {
             Subject::Open(open) => Ok(open.id()),
@@ -169,10 +204,10 @@ impl Subject {
     }
 }
 
-/// Where a walk ended.
+/// Result of a path walk.
 pub(crate) enum Landing<T> {
     Here(T),
-    /// A link led out of Forebay, to this absolute path.
+    /// A symbolic link led out of Forebay, to this absolute path.
     Outside(Vec<u8>),
 }
 
@@ -186,17 +221,17 @@ impl<T> Landing<T> {
 }
 
 impl Place {
-    /// What is there.
+    /// The attributes of the file at this path.
     pub(crate) fn find(&self, follow: bool) -> Outcome<Attr> {
-        engine::run(|engine| walk(engine.by_id(), self.dir, &self.rest, follow))?.here()
+        found(engine::run(|engine| walk(engine.by_id(), self.dir, &self.rest, follow)))?.here()
     }
 
-    /// The directory and name the path ends in; `if_none` where it ends in none.
+    /// The directory and the name the path ends in; fails with `if_none` if it ends in no name.
     pub(crate) fn entry(&self, if_none: ErrorKind) -> Outcome<Entry> {
-        engine::run(|engine| entry(engine.by_id(), self.dir, &self.rest, if_none))?.here()
+        found(engine::run(|engine| entry(engine.by_id(), self.dir, &self.rest, if_none)))?.here()
     }
 
-    /// As [`Place::entry`]; what leads out of Forebay is another file system.
+    /// As [`Place::entry`]; a path that leads out of Forebay fails with `EXDEV`.
     pub(crate) fn own_entry(&self, if_none: ErrorKind) -> Outcome<Entry> {
         match self.entry(if_none) {
             Err(Stop::Outside(_)) => fail(libc::EXDEV),
@@ -205,15 +240,15 @@ impl Place {
     }
 }
 
-/// Follows a path through the links in it. Absolute ones mean what they mean to every program: a path that may or
-/// may not lead back under the prefix.
+/// Follows a path and the symbolic links in it. An absolute link is an ordinary absolute path, which may or may not
+/// lead back under the prefix.
 pub(crate) async fn walk(by_id: &ById, dir: FileId, way: &[u8], follow: bool) -> Result<Landing<Attr>> {
     let (mut dir, mut way) = (dir, way.to_vec());
     for _ in 0..=MAX_LINKS {
         let through = follow || way.ends_with(b"/");
         match by_id.step(dir, &way, through).await? {
             Step::Found(attr) => return Ok(Landing::Here(attr)),
-            Step::Link { dir: holder, target, rest } => match behind(holder, target, &rest) {
+            Step::Link { dir: holder, target, rest } => match resolve_link(holder, target, &rest) {
                 Landing::Here((next, path)) => (dir, way) = (next, path),
                 Landing::Outside(path) => return Ok(Landing::Outside(path)),
             },
@@ -222,8 +257,8 @@ pub(crate) async fn walk(by_id: &ById, dir: FileId, way: &[u8], follow: bool) ->
     Err(ErrorKind::TooManyLinks.into())
 }
 
-/// Where a link leads.
-pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(FileId, Vec<u8>)> {
+/// Resolves the target of a symbolic link.
+pub(crate) fn resolve_link(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(FileId, Vec<u8>)> {
     let mut whole = target;
     if !rest.is_empty() {
         whole.push(b'/');
@@ -238,8 +273,8 @@ pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(F
     }
 }
 
-/// The directory and the name a path ends in, where they are known without asking. The directory may be gone by now: who is
-/// told that it is stale has to walk. Names that a slash follows are not known.
+/// The directory and the name a path ends in, if the client knows them without a request. The directory may have been
+/// removed: a caller that gets `Stale` has to walk. Unknown for names followed by a slash.
 pub(crate) fn seen_entry(by_id: &ById, dir: FileId, way: &[u8]) -> Option<(FileId, Name)> {
     let (parent, name, slash) = path::split(way)?;
     if slash {

@@ -1,16 +1,20 @@
-//! A place of this user's own on this machine.
+//! A private directory of the user on this machine.
 
+use crate::credentials::Credentials;
 use crate::errno::{Outcome, fail};
 use rustix::fs::Mode;
 use std::path::PathBuf;
 
-/// A directory of this user that nobody else can write to.
-pub(crate) fn dir() -> Outcome<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
+/// Where a user may have a private directory.
+pub(crate) fn places(uid: u32) -> [Option<PathBuf>; 3] {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let places =
-        [runtime, Some(format!("/run/user/{uid}").into()), Some(format!("/tmp/.forebay-{uid}").into())];
-    for dir in places.into_iter().flatten() {
+    [runtime, Some(format!("/run/user/{uid}").into()), Some(format!("/tmp/.forebay-{uid}").into())]
+}
+
+/// A directory of this user that no other user can write to.
+pub(crate) fn dir() -> Outcome<PathBuf> {
+    let uid = Credentials::read().identity.uid.0;
+    for dir in places(uid).into_iter().flatten() {
         let made = rustix::fs::mkdir(&dir, Mode::RWXU);
         let known = matches!(made, Ok(()) | Err(rustix::io::Errno::EXIST));
         let own = rustix::fs::lstat(&dir).is_ok_and(|stat| {

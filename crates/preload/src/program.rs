@@ -1,10 +1,10 @@
-//! Programs: those that live in Forebay are run from memory, and the end of this one is an end in order.
+//! Running programs that are stored in Forebay, from a copy in memory; forks; orderly end of this program.
 
 use crate::errno::{Errno, Outcome, Stop, fail};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
 use crate::place::{Place, Subject, locate, ours, subject};
 use crate::table::Held;
-use crate::{backing, descriptors, dispatch, engine, exit, hook, life, locks, map, mem, path, stat};
+use crate::{backing, beyond, descriptors, dispatch, engine, exit, hook, life, locks, map, mem, path, stat};
 use forebay_client::File;
 use forebay_model::Access;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 pub(crate) type List = *const *const c_char;
 
-/// The program at a place, as a descriptor that can be run. Scripts are opened again by their interpreter, so it stays
-/// open across `exec`. No descriptor of ours is made for it: a process that borrows its parent's memory could not.
+/// A copy of the program at a place, as a descriptor that can be executed. It stays open across `exec`, since the
+/// interpreter of a script opens it again. It needs no descriptor of Forebay, which a process that borrows its parent's
+/// memory could not create.
 pub(crate) fn copy(place: &Place) -> Outcome<OwnedFd> {
     let id = stat::runnable(place)?;
     let file = Arc::new(engine::run(|engine| engine.by_id().open(id, Access::READ, false))?);
@@ -26,7 +27,7 @@ pub(crate) fn copy(place: &Place) -> Outcome<OwnedFd> {
     copied
 }
 
-/// The same for a file that is open.
+/// As [`copy`], for an open file.
 fn copy_open(open: &Held) -> Outcome<OwnedFd> {
     if open.kind() != backing::Kind::File {
         return fail(libc::EACCES);
@@ -59,13 +60,12 @@ fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
     }
 }
 
-/// What was changed in memory belongs to the file before this program is gone, what it has closed is closed, and locks go
-/// along.
+/// Before `exec`: writes back changed mappings, waits for closes in flight, and keeps locks.
 fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
         exit::wait_for_closes();
-        locks::prepare_to_leave();
+        locks::prepare_for_exec();
     }
 }
 
@@ -74,14 +74,30 @@ fn become_copy(program: &OwnedFd, arguments: List, environment: List) -> Outcome
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let args = [program.as_raw_fd() as usize, empty, arguments as usize, environment as usize, flags, 0];
-    // SAFETY: the application's own arguments, and a program of ours in place of its path.
-    unsafe { ask(libc::SYS_execveat, args) }?;
+    // SAFETY: the application's own arguments, and a descriptor of the library in place of its path.
+    unsafe { try_system_call(libc::SYS_execveat, args) }?;
     Ok(0)
 }
 
 pub(crate) fn run(dirfd: c_int, start: *const c_char, arguments: List, environment: List) -> Outcome<c_int> {
-    let place = locate(dirfd, start).inspect_err(|_| before_exec())?;
-    become_copy(&copy(&place)?, arguments, environment)
+    let place = match locate(dirfd, start) {
+        Ok(place) => place,
+        Err(stop) => {
+            before_exec();
+            beyond::instead(dirfd, start, &stop, arguments, environment)?;
+            return Err(stop);
+        }
+    };
+    become_program(&place, arguments, environment)
+}
+
+fn become_program(place: &Place, arguments: List, environment: List) -> Outcome<c_int> {
+    let copy = copy(place)?;
+    if let Some(detour) = beyond::detour_inside(&place.full, &copy, arguments, environment) {
+        before_exec();
+        return detour.take();
+    }
+    become_copy(&copy, arguments, environment)
 }
 
 pub(crate) fn run_at(
@@ -93,7 +109,7 @@ pub(crate) fn run_at(
 ) -> Outcome<c_int> {
     match subject(dirfd, start, flags).inspect_err(|_| before_exec())? {
         Subject::Open(open) => become_copy(&copy_open(&open)?, arguments, environment),
-        Subject::Place(place) => become_copy(&copy(&place)?, arguments, environment),
+        Subject::Place(place) => become_program(&place, arguments, environment),
     }
 }
 
@@ -102,13 +118,13 @@ fn run_open(fd: c_int, arguments: List, environment: List) -> Outcome<c_int> {
     become_copy(&copy_open(&open)?, arguments, environment)
 }
 
-/// The environment as `execv` takes it.
+/// The environment that `execv` uses.
 pub(crate) fn present_environment() -> List {
     // SAFETY: the C library's variable, read as `execv` itself does.
     unsafe { environ }
 }
 
-/// A name without a slash is looked for in directories. The C library does that, unless one of them is ours.
+/// Searches `PATH` for a name without a slash. The C library does that, unless a directory of `PATH` is inside Forebay.
 pub(crate) fn in_path(start: *const c_char, arguments: List, environment: List) -> Outcome<c_int> {
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
     if text.contains(&b'/') {
@@ -116,6 +132,10 @@ pub(crate) fn in_path(start: *const c_char, arguments: List, environment: List) 
     }
     let Some(places) = own_search(text) else {
         before_exec();
+        let found = beyond::first_in_path(text);
+        if let Some(detour) = found.and_then(|path| beyond::detour(&path, arguments, environment)) {
+            return detour.take();
+        }
         return Err(Stop::Foreign);
     };
     let mut refused = libc::ENOENT;
@@ -136,11 +156,11 @@ pub(crate) fn in_path(start: *const c_char, arguments: List, environment: List) 
 
 fn become_foreign(path: &CString, arguments: List, environment: List) -> Errno {
     let args = [path.as_ptr() as usize, arguments as usize, environment as usize, 0, 0, 0];
-    // SAFETY: the application's own arguments; a call that succeeds does not come back.
-    unsafe { ask(libc::SYS_execve, args) }.err().unwrap_or(Errno(libc::ENOEXEC))
+    // SAFETY: the application's own arguments; a call that succeeds does not return.
+    unsafe { try_system_call(libc::SYS_execve, args) }.err().unwrap_or(Errno(libc::ENOEXEC))
 }
 
-/// All files that a name could mean, if one of them could be ours.
+/// All paths that a name could refer to by `PATH`, if one of them could be inside Forebay.
 pub(crate) fn own_search(name: &[u8]) -> Option<Vec<CString>> {
     let path = std::env::var_os("PATH")?;
     let files: Vec<Vec<u8>> = path
@@ -161,10 +181,10 @@ unsafe extern "C" {
     static environ: List;
 }
 
-/// A child that borrows its parent's memory could neither connect nor note what becomes of its descriptors; programs
-/// that change directory or run something in Forebay between `vfork` and `exec` need both.
+/// `vfork` as `fork`: a child that borrows its parent's memory could neither connect nor track its descriptors, and
+/// programs that change directory or run a program in Forebay between `vfork` and `exec` need both.
 fn own_memory() -> Outcome<pid_t> {
-    // SAFETY: `fork` promises everything that `vfork` does, but for speed.
+    // SAFETY: `fork` gives all guarantees of `vfork`, except for speed.
     match unsafe { libc::fork() } {
         -1 => Err(Errno::last().into()),
         child => Ok(child),
@@ -173,14 +193,14 @@ fn own_memory() -> Outcome<pid_t> {
 
 static REAL_FORK: hook::Real = hook::Real::new("fork\0");
 
-/// A child is made that goes on with a copy of everything.
+/// Forks the process.
 fn fork_both() -> Outcome<pid_t> {
-    locks::prepare_to_share();
+    locks::prepare_for_fork();
     let Some(real) = REAL_FORK.address() else { return fail(libc::ENOSYS) };
-    backing::divide();
+    backing::note_fork();
     // SAFETY: the C library's function of this name has this signature.
     let child = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> pid_t>(real)() };
-    backing::divide();
+    backing::note_fork();
     match child {
         -1 => Err(Errno::last().into()),
         child => {
@@ -192,18 +212,18 @@ fn fork_both() -> Outcome<pid_t> {
     }
 }
 
-/// Before the C library makes a child.
+/// Before the C library creates a child.
 fn divide<T>() -> Outcome<T> {
-    backing::give_away();
-    locks::prepare_to_share();
+    backing::note_sharing();
+    locks::prepare_for_fork();
     Err(Stop::Foreign)
 }
 
-/// A function of the C library that changes standard descriptors and the working directory by itself.
+/// Calls a function of the C library that changes standard descriptors and the working directory by itself.
 fn then_look_again(name: &hook::Real, call: impl FnOnce(*mut c_void) -> c_int) -> Outcome<c_int> {
     let Some(real) = name.address() else { return fail(libc::ENOSYS) };
-    backing::give_away();
-    locks::prepare_to_share();
+    backing::note_sharing();
+    locks::prepare_for_fork();
     let (result, errno) = (call(real), Errno::last());
     dispatch::arm();
     crate::cwd::forget();
@@ -245,10 +265,10 @@ fn fork_on_terminal(
     })
 }
 
-/// The process ends without the C library's own end.
+/// The process ends without running the C library's exit handlers.
 fn end() -> Outcome<()> {
     if life::is_set_up() && !life::is_borrowed() {
-        exit::let_go();
+        exit::close_all();
     }
     Err(Stop::Foreign)
 }

@@ -1,39 +1,39 @@
-//! Moments in which the application must not interrupt us, and threads that are not the application's.
+//! Sections in which no signal handler of the application may run, and threads of the library.
 
-use crate::handlers::{self, Moment};
+use crate::handlers::{self, Section};
 use crate::kernel::system_call;
 use std::cell::Cell;
 
 thread_local! {
     static INTERNAL: Cell<bool> = const { Cell::new(false) };
-    /// What keeps a quiet moment quiet; `None` outside of one.
+    /// How the current quiet section is kept quiet; `None` outside of one.
     static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
 }
 
-/// Why no handler runs in a quiet moment.
+/// Why no handler runs in a quiet section.
 #[derive(Clone, Copy)]
 enum Kept {
-    /// There is none, and nobody adds one meanwhile.
-    Without(Moment),
+    /// There is no handler, and none is added before the section ends.
+    Without(Section),
     /// Signals are blocked; this was the application's mask.
     Blocked(u64),
 }
 
-/// Whether the running code is ours: descriptors it makes are hidden from the application.
+/// Whether library code is running: descriptors that it creates are hidden from the application.
 pub(crate) fn is_internal() -> bool {
     INTERNAL.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Makes the calling thread one of ours for good: no signal is ever delivered to it.
+/// Makes the calling thread a thread of the library: no signal is ever delivered to it.
 pub(crate) fn become_internal() {
     mask(libc::SIG_BLOCK, ALL);
     INTERNAL.set(true);
 }
 
-/// The kernel's own form of a set of signals. Two are the C library's: with them it cancels threads and changes users.
+/// All signals, as the kernel's signal set, except the two that the C library uses to cancel threads and change users.
 const ALL: u64 = !(1 << 31 | 1 << 32);
 
-/// Asks the kernel, because the C library might be asked by nobody but the application.
+/// Calls the kernel directly: the C library's function may be replaced or intercepted.
 fn mask(how: i32, set: u64) -> u64 {
     let mut before = 0_u64;
     let args = [how as usize, &raw const set as usize, &raw mut before as usize, size_of::<u64>(), 0, 0];
@@ -42,7 +42,7 @@ fn mask(how: i32, set: u64) -> u64 {
     before
 }
 
-/// Runs something with all signals blocked, whoever has handlers: threads that are made there are born so.
+/// Runs `work` with all signals blocked, whether there are handlers or not: threads created in it inherit the mask.
 pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let before = mask(libc::SIG_BLOCK, ALL);
     let done = work();
@@ -50,9 +50,18 @@ pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// While this lives, no signal handler runs on the thread, and what the thread does counts as ours.
+/// Runs `work` with all signals blocked, including the C library's own: no other thread of this process can change the
+/// credentials of this thread meanwhile.
+pub(crate) fn with_all_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    let before = mask(libc::SIG_BLOCK, !0);
+    let done = work();
+    mask(libc::SIG_SETMASK, before);
+    done
+}
+
+/// While this value exists, no signal handler runs on the thread, and the thread counts as running library code.
 pub(crate) struct Quiet {
-    /// Not inside another quiet moment.
+    /// Whether this section is not nested in another one.
     outermost: bool,
 }
 
@@ -60,7 +69,7 @@ impl Quiet {
     pub(crate) fn begin() -> Quiet {
         let outermost = !is_internal();
         if outermost {
-            hush();
+            block_handlers();
         }
         Quiet { outermost }
     }
@@ -69,38 +78,38 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if self.outermost {
-            speak();
+            allow_handlers();
         }
     }
 }
 
-fn hush() {
+fn block_handlers() {
     let kept = match handlers::enter(INTERNAL.with(|own| std::ptr::from_ref(own) as usize)) {
-        Some(moment) => Kept::Without(moment),
+        Some(section) => Kept::Without(section),
         None => Kept::Blocked(mask(libc::SIG_BLOCK, ALL)),
     };
     INTERNAL.set(true);
     KEPT.set(Some(kept));
 }
 
-fn speak() {
+fn allow_handlers() {
     let kept = KEPT.take();
     INTERNAL.set(false);
     match kept {
-        Some(Kept::Without(moment)) => handlers::leave(moment),
+        Some(Kept::Without(section)) => handlers::leave(section),
         Some(Kept::Blocked(before)) => drop(mask(libc::SIG_SETMASK, before)),
         None => {}
     }
 }
 
-/// Interrupts a quiet moment for something that may take long: signals are as the application has them meanwhile, and
-/// its handlers may call in.
-pub(crate) fn aloud<T>(wait: impl FnOnce() -> T) -> T {
+/// Interrupts a quiet section for a long wait: the application's signal mask applies meanwhile, and its handlers may
+/// call the library.
+pub(crate) fn with_handlers_allowed<T>(wait: impl FnOnce() -> T) -> T {
     if KEPT.get().is_none() {
         return wait();
     }
-    speak();
+    allow_handlers();
     let waited = wait();
-    hush();
+    block_handlers();
     waited
 }

@@ -1,10 +1,10 @@
-//! System calls by number: programs that ask the kernel by number are answered like those that ask by name.
+//! System calls by number: they have the same effect as the functions of the C library.
 
 use crate::errno::{Errno, Outcome, Stop};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
 use crate::{
-    attributes, backing, copy, cwd, data, descriptors, dir, handlers, hook, locks, map, names, opening,
-    program, refused, stat,
+    attributes, backing, copy, credentials, cwd, data, descriptors, dir, handlers, hook, kernel_aio, locks,
+    map, names, opening, program, refused, rings, special, stat,
 };
 use data::At;
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off_t};
@@ -12,7 +12,7 @@ use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off_t};
 const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-/// The arguments of a call, each read as what the call takes it for.
+/// The arguments of a call, each read as the type that the call takes.
 #[derive(Clone, Copy)]
 struct Args([usize; 6]);
 
@@ -41,13 +41,13 @@ impl Args {
         self.0[at] as *const c_char
     }
 
-    /// The offset of `preadv` comes in two halves, of which 64-bit machines use the first.
+    /// The offset of `preadv` comes in two halves; 64-bit machines use the first.
     fn at(self, at: usize) -> Outcome<At> {
         At::offset(self.offset(at))
     }
 }
 
-/// Results are all words.
+/// A result as a machine word.
 trait Word {
     fn word(self) -> c_long;
 }
@@ -80,7 +80,7 @@ fn word(outcome: Outcome<impl Word>) -> Outcome<c_long> {
     outcome.map(Word::word)
 }
 
-/// Transfers.
+/// Reads, writes and other transfers.
 fn transfers(number: c_long, a: Args) -> Outcome<c_long> {
     let fd = a.int(0);
     match number {
@@ -98,17 +98,19 @@ fn transfers(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_copy_file_range => {
             word(copy::range(fd, a.pointer(1), a.int(2), a.pointer(3), a.size(4), a.uint(5)))
         }
-        libc::SYS_splice => word(copy::splice_between(fd, a.pointer(1), a.int(2), a.pointer(3), a.size(4))),
+        libc::SYS_splice => {
+            word(copy::splice_between(fd, a.pointer(1), a.int(2), a.pointer(3), a.size(4), a.uint(5)))
+        }
         libc::SYS_vmsplice => word(copy::splice_memory(fd)),
         libc::SYS_tee => word(copy::between_pipes(fd, a.int(1))),
         libc::SYS_lseek => data::seek(fd, a.offset(1), a.int(2)),
-        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs | libc::SYS_sync_file_range => {
-            word(data::sync_fd(fd))
-        }
+        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => word(data::sync_fd(fd)),
+        libc::SYS_sync_file_range => word(data::sync_range(fd, a.offset(1), a.offset(2), a.uint(3))),
+        libc::SYS_readahead => word(data::read_ahead(fd)),
         libc::SYS_ftruncate => word(data::truncate_open(fd, a.offset(1))),
         libc::SYS_fallocate => word(data::allocate(fd, a.int(1), a.offset(2), a.offset(3))),
-        // The number gives its error like all others, the function returns it.
-        libc::SYS_fadvise64 => match data::advise(fd, a.int(3))? {
+        // The system call fails with its error; the function returns it.
+        libc::SYS_fadvise64 => match data::advise(fd, a.offset(2), a.int(3))? {
             0 => Ok(0),
             error => Err(Errno(error).into()),
         },
@@ -136,6 +138,8 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
             word(descriptors::receive_many(fd, a.pointer(1), a.uint(2), a.int(3), a.pointer(4)))
         }
         libc::SYS_flock => word(locks::whole(fd, a.int(1))),
+        libc::SYS_bind => word(special::bind_socket(fd, a.pointer(1), a.uint(2))),
+        libc::SYS_connect => word(special::connect_socket(fd, a.pointer(1), a.uint(2))),
         libc::SYS_fchdir => word(cwd::change_to(fd)),
         libc::SYS_fchmod => word(attributes::change(attributes::file_of(fd), attributes::mode(a.uint(1)))),
         libc::SYS_fchown => {
@@ -154,9 +158,24 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
             map::unmap(a.size(0), a.size(1));
             Err(Stop::Foreign)
         }
-        libc::SYS_mremap => word(map::remap(a.pointer(0), a.size(1), a.size(2), a.int(3))),
+        libc::SYS_mremap => word(map::remap(a.pointer(0), a.size(1), a.size(2), a.int(3), a.pointer(4))),
         libc::SYS_msync => word(map::synchronise(a.pointer(0), a.size(1), a.int(2))),
         libc::SYS_umask => word(opening::note_mask(a.uint(0))),
+        _ => Err(Stop::Foreign),
+    }
+}
+
+/// Asynchronous I/O of the kernel.
+fn asynchronous(number: c_long, a: Args) -> Outcome<c_long> {
+    match number {
+        libc::SYS_io_setup => kernel_aio::set_up(a.uint(0), a.pointer(1)),
+        libc::SYS_io_destroy => kernel_aio::destroy(a.size(0)),
+        libc::SYS_io_submit => kernel_aio::submit(a.size(0), a.offset(1), a.pointer(2)),
+        libc::SYS_io_cancel => kernel_aio::cancel(a.size(0), a.size(1), a.size(2)),
+        libc::SYS_io_getevents | kernel_aio::WITH_SIGNALS => kernel_aio::events(number, a.0),
+        libc::SYS_io_uring_setup => rings::set_up(a.size(0), a.pointer(1)),
+        libc::SYS_io_uring_enter => rings::enter(a.0),
+        libc::SYS_io_uring_register => rings::register(a.0),
         _ => Err(Stop::Foreign),
     }
 }
@@ -200,10 +219,11 @@ fn on_path(number: c_long, a: Args) -> Outcome<c_long> {
     match number {
         libc::SYS_truncate => word(data::truncate_path(path, a.offset(1))),
         libc::SYS_chdir => word(cwd::change(path)),
+        libc::SYS_chroot => word(refused::change_root(path)),
         libc::SYS_getcwd => {
-            let told = cwd::tell(a.pointer(0), a.size(1))?;
-            // SAFETY: just filled with a path and its zero.
-            Ok(unsafe { libc::strlen(told) } as c_long + 1)
+            let current = cwd::current_dir(a.pointer(0), a.size(1))?;
+            // SAFETY: just filled with a path and its terminating zero.
+            Ok(unsafe { libc::strlen(current) } as c_long + 1)
         }
         libc::SYS_statfs => word(stat::fill_statfs(stat::by_path(path), a.pointer(1))),
         libc::SYS_execve => word(program::run(HERE, path, a.pointer(1), a.pointer(2))),
@@ -222,7 +242,7 @@ fn on_path(number: c_long, a: Args) -> Outcome<c_long> {
     }
 }
 
-/// Calls that newer machines have no numbers for.
+/// Calls that newer architectures have no numbers for.
 #[cfg(target_arch = "x86_64")]
 fn older(number: c_long, a: Args) -> Outcome<c_long> {
     let path = a.path(0);
@@ -263,7 +283,7 @@ fn older(_: c_long, _: Args) -> Outcome<c_long> {
     Err(Stop::Foreign)
 }
 
-/// Which argument is the path that a link can lead out of Forebay.
+/// Index of the path argument that is replaced when a symbolic link leads out of Forebay.
 fn place_of_path(number: c_long) -> usize {
     match number {
         libc::SYS_openat
@@ -291,11 +311,12 @@ fn place_of_path(number: c_long) -> usize {
     }
 }
 
-/// What a system call comes to. Those that have nothing to do with Forebay are left to the caller.
+/// Executes a system call, if it concerns Forebay; otherwise returns `Foreign`.
 pub(crate) fn perform(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
     let a = Args(args);
     let mut outcome = Err(Stop::Foreign);
-    for group in [transfers, on_descriptor, on_path_at, on_path] {
+    let credentials = |number, Args(args)| credentials::by_number(number, args);
+    for group in [transfers, on_descriptor, asynchronous, on_path_at, on_path, credentials] {
         outcome = group(number, a);
         if !matches!(outcome, Err(Stop::Foreign)) {
             break;
@@ -305,14 +326,14 @@ pub(crate) fn perform(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
         Err(Stop::Outside(path)) => {
             let mut args = args;
             args[place_of_path(number)] = path.as_ptr() as usize;
-            // SAFETY: the application's own call, with an absolute path in the place of the one it gave.
-            Ok(unsafe { ask(number, args) }? as c_long)
+            // SAFETY: the application's own call, with an absolute path in place of the one it gave.
+            Ok(unsafe { try_system_call(number, args) }? as c_long)
         }
         other => other,
     }
 }
 
-/// A child that is made by number has a copy of every descriptor.
+/// Records a fork by number: the child has a copy of every descriptor.
 fn note_division(number: c_long, flags: usize) {
     #[cfg(target_arch = "x86_64")]
     let forks = number == libc::SYS_fork || number == libc::SYS_vfork;
@@ -320,12 +341,12 @@ fn note_division(number: c_long, flags: usize) {
     let forks = false;
     let clones = number == libc::SYS_clone && flags & libc::CLONE_THREAD as usize == 0;
     if forks || clones || number == libc::SYS_clone3 {
-        backing::give_away();
+        backing::note_sharing();
     }
 }
 
-/// Makes a child that begins with a function. Where every system call is intercepted, this one has to be, too: so it is not
-/// taken over as others are, and only noted.
+/// `clone`. Its system call must be intercepted where all are, so it is not replaced by `hooks!`; the call is only
+/// recorded.
 macro_rules! clones {
     ($($name:ident)+) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -345,7 +366,7 @@ macro_rules! clones {
             note_division(libc::SYS_clone, flags as usize);
             let Some(real) = REAL.address() else { return hook::failed(Errno(libc::ENOSYS)) };
             // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own;
-            // those that it has not given are not looked at.
+            // those that the caller has not passed are not read.
             unsafe {
                 let real: Real = std::mem::transmute(real);
                 real(begin, stack, flags, argument, parent, storage, child)

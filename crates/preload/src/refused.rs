@@ -1,11 +1,13 @@
-//! What Forebay cannot do, and says so at once: watching, handles, and walks that the C library makes by itself.
+//! Functions that Forebay does not support, and that fail at once: watching files, file handles, and tree walks by the
+//! C library.
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{locate, ours};
 use crate::{dispatch, hook, mem, stat};
+use forebay_model::FileKind;
 use libc::{c_char, c_int, c_uint, c_void};
 
-/// Nobody is told of changes.
+/// Forebay does not report changes of files.
 pub(crate) fn watch(path: *const c_char) -> Outcome<c_int> {
     locate(libc::AT_FDCWD, path)?.find(true)?;
     fail(libc::EOPNOTSUPP)
@@ -25,7 +27,7 @@ type Walk = unsafe extern "C" fn(*const *const c_char, c_int, *const c_void) -> 
 
 static REAL_WALK: hook::Real = hook::Real::new("fts_open\0");
 
-/// `fts_open` lists directories past us, unless every system call is intercepted.
+/// `fts_open` lists directories bypassing this library, unless every system call is intercepted.
 fn walk(paths: *const *const c_char, options: c_int, order: *const c_void) -> Outcome<*mut c_void> {
     if let (true, Some(real)) = (dispatch::is_on(), REAL_WALK.address()) {
         // SAFETY: the C library's function of this name has this signature.
@@ -36,7 +38,7 @@ fn walk(paths: *const *const c_char, options: c_int, order: *const c_void) -> Ou
         return if opened.is_null() { Err(Errno::last().into()) } else { Ok(opened) };
     }
     for at in 0.. {
-        // A list that cannot be read is the C library's to refuse.
+        // The C library reports a list that cannot be read.
         let Ok(path) = mem::take(paths.wrapping_add(at)) else { break };
         if path.is_null() {
             break;
@@ -50,7 +52,17 @@ fn walk(paths: *const *const c_char, options: c_int, order: *const c_void) -> Ou
     Err(Stop::Foreign)
 }
 
-/// A key for shared memory and its like, from what `stat` says.
+/// A process with its root inside Forebay would not find the files it needs.
+pub(crate) fn change_root(path: *const c_char) -> Outcome<c_int> {
+    let attr = locate(libc::AT_FDCWD, path)?.find(true)?;
+    if attr.kind != FileKind::Directory {
+        return fail(libc::ENOTDIR);
+    }
+    crate::names::may_search(attr.id)?;
+    fail(if rustix::process::geteuid().is_root() { libc::EOPNOTSUPP } else { libc::EPERM })
+}
+
+/// `ftok`: a key from the attributes of a file.
 fn key(path: *const c_char, project: c_int) -> Outcome<c_int> {
     // SAFETY: a structure of integers.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
@@ -66,5 +78,6 @@ hook::hooks! {
         -> c_int, at path => at(dirfd, path);
     fn [fts_open, fts64_open](paths: *const *const c_char, options: c_int, order: *const c_void) -> *mut c_void =>
         walk(paths, options, order);
+    fn [chroot](path: *const c_char) -> c_int, at path => change_root(path);
     fn [ftok](path: *const c_char, project: c_int) -> c_int, at path => key(path, project);
 }

@@ -1,17 +1,19 @@
 //! `posix_spawn`: programs in Forebay, and file actions on its paths.
 //!
-//! The C library performs the actions in a child of its own, past us. An action that opens a file of ours becomes one
-//! that duplicates a descriptor kept for it, on which the parent opens the file just before the child is made; one that
-//! changes directory becomes one that changes to where such a working directory is parked.
+//! The C library performs the actions in the child, bypassing this library. An action that opens a file of Forebay is
+//! replaced by one that duplicates a reserved descriptor, on which the parent opens the file just before it creates the
+//! child. An action that changes the working directory is replaced by one that changes to the local directory that
+//! represents it (see `cwd`).
 
+use crate::beyond::Detour;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::lock::Lock;
 use crate::place::{Place, locate};
-use crate::{backing, cwd, descriptors, hook, locks, mem, opening, path, program};
+use crate::{backing, beyond, cwd, descriptors, hook, locks, mem, opening, path, program};
 use libc::{c_char, c_int, c_void, mode_t, pid_t};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 type Spawn = unsafe extern "C" fn(
     *mut pid_t,
@@ -26,11 +28,11 @@ static REAL_SPAWN: hook::Real = hook::Real::new("posix_spawn\0");
 static REAL_DUPLICATE: hook::Real = hook::Real::new("posix_spawn_file_actions_adddup2\0");
 static REAL_CHANGE: hook::Real = hook::Real::new("posix_spawn_file_actions_addchdir_np\0");
 
-/// An action on a path of ours.
+/// An action on a path of Forebay.
 struct Action {
-    /// The application's list of actions.
+    /// Address of the application's list of actions.
     list: usize,
-    /// The path as it was given, or behind the directory that an earlier action changes to.
+    /// The path as given, or joined to the directory that an earlier action changes to.
     path: CString,
     what: What,
 }
@@ -40,12 +42,12 @@ enum What {
     Enter,
 }
 
-/// Actions that are waiting for a child.
+/// Actions of lists that still exist.
 static ACTIONS: Lock<Vec<Action>> = Lock::new(Vec::new());
-/// More than any program has: whoever never destroys its lists is told in the end.
+/// More than any program has: a program that never destroys its lists gets an error at this number.
 const MOST: usize = 1024;
 
-/// The path of an action as it will be understood when it is performed.
+/// The path of an action as it will be resolved when it is performed.
 fn effective(list: usize, text: &[u8]) -> Outcome<CString> {
     let last = ACTIONS.with(|actions| {
         let entered =
@@ -89,7 +91,7 @@ fn add_open(
     locate(libc::AT_FDCWD, path.as_ptr())?;
     let Some(real) = REAL_DUPLICATE.address() else { return fail(libc::ENOSYS) };
     let kept = empty()?;
-    let kept = descriptors::lift(kept.into_raw_fd())?;
+    let kept = descriptors::hide_high(kept.into_raw_fd())?;
     // SAFETY: the C library's function of this name has this signature.
     let added = unsafe {
         let real: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int = std::mem::transmute(real);
@@ -102,7 +104,7 @@ fn add_open(
     Ok(0)
 }
 
-/// Something for a descriptor to be while it is kept.
+/// A placeholder for a reserved descriptor.
 fn empty() -> Outcome<OwnedFd> {
     Ok(rustix::fs::openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -111,7 +113,7 @@ fn add_change(list: *mut c_void, start: *const c_char) -> Outcome<c_int> {
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
     let path = effective(list as usize, text)?;
     let place = locate(libc::AT_FDCWD, path.as_ptr())?;
-    let parked = cwd::parking(&path::normal(&place.full))?;
+    let parked = cwd::local_dir(&path::normal(&place.full))?;
     let Some(real) = REAL_CHANGE.address() else { return fail(libc::ENOSYS) };
     // SAFETY: as above.
     let added = unsafe {
@@ -125,7 +127,7 @@ fn add_change(list: *mut c_void, start: *const c_char) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// The list goes; so does what was kept for it.
+/// Destroys a list and closes the descriptors reserved for it.
 fn forget(list: *mut c_void) -> Outcome<c_int> {
     let gone = ACTIONS.with(|actions| {
         let (gone, left): (Vec<_>, Vec<_>) =
@@ -136,14 +138,14 @@ fn forget(list: *mut c_void) -> Outcome<c_int> {
     for action in gone {
         if let What::Open { kept, .. } = action.what {
             drop(crate::table::remove(kept));
-            // SAFETY: kept for this action alone.
+            // SAFETY: reserved for this action alone.
             unsafe { rustix::io::close(kept) };
         }
     }
     Err(Stop::Foreign)
 }
 
-/// What a list of actions has open while its child is made.
+/// Descriptors that are open for a list of actions while the child is created.
 struct Ready(Vec<c_int>);
 
 impl Drop for Ready {
@@ -156,7 +158,7 @@ impl Drop for Ready {
     }
 }
 
-/// Opens what the actions want open, and looks at where they go.
+/// Opens the files of a list's actions, and checks their working directories.
 fn ready(list: *const c_void) -> Outcome<Ready> {
     let mine = ACTIONS.with(|actions| {
         let mine = actions.iter().filter(|action| action.list == list as usize);
@@ -186,7 +188,7 @@ fn ready(list: *const c_void) -> Outcome<Ready> {
     Ok(ready)
 }
 
-/// What a child is made from.
+/// Arguments for creating a child.
 struct Child {
     pid: *mut pid_t,
     actions: *const c_void,
@@ -198,38 +200,68 @@ struct Child {
 impl Child {
     fn make(&self, path: *const c_char) -> Outcome<c_int> {
         let Some(real) = REAL_SPAWN.address() else { return fail(libc::ENOSYS) };
-        locks::prepare_to_share();
-        backing::divide();
+        locks::prepare_for_fork();
+        backing::note_fork();
         // SAFETY: the C library's function of this name has this signature, and the arguments are the application's.
         let made = unsafe {
             let real: Spawn = std::mem::transmute(real);
             real(self.pid, path, self.actions, self.attributes, self.arguments, self.environment)
         };
-        backing::divide();
+        backing::note_fork();
         Ok(made)
     }
 
-    /// From a file, which may be ours.
+    /// Runs a file, which may be inside Forebay.
     fn run_file(&self, start: *const c_char) -> Outcome<c_int> {
-        match locate(libc::AT_FDCWD, start).and_then(|place| program::copy(&place)) {
-            Ok(copy) => {
-                let name = CString::new(format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap_or_default();
-                self.make(name.as_ptr())
+        match locate(libc::AT_FDCWD, start) {
+            Ok(place) => self.run_ours(&place),
+            Err(Stop::Foreign) => {
+                let path = mem::path(start).and_then(|path| CString::new(path).ok());
+                match path.and_then(|path| self.detour(&path)) {
+                    Some(detour) => self.make_instead(&detour),
+                    None => self.make(start),
+                }
             }
-            Err(Stop::Foreign) => self.make(start),
-            Err(Stop::Outside(path)) => self.make(path.as_ptr()),
+            Err(Stop::Outside(path)) => match self.detour(&path) {
+                Some(detour) => self.make_instead(&detour),
+                None => self.make(path.as_ptr()),
+            },
             Err(stop) => Err(stop),
         }
     }
 
-    /// From a name that is looked for in directories, unless the C library can do that alone.
+    fn run_ours(&self, place: &Place) -> Outcome<c_int> {
+        let copy = program::copy(place)?;
+        let (arguments, environment) = (self.arguments.cast(), self.environment.cast());
+        if let Some(detour) = beyond::detour_inside(&place.full, &copy, arguments, environment) {
+            return self.make_instead(&detour);
+        }
+        let name = CString::new(format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap_or_default();
+        self.make(name.as_ptr())
+    }
+
+    fn detour(&self, path: &CStr) -> Option<Detour> {
+        beyond::detour(path, self.arguments.cast(), self.environment.cast())
+    }
+
+    /// Runs another command in the child, with the same actions.
+    fn make_instead(&self, detour: &Detour) -> Outcome<c_int> {
+        let (arguments, environment) = (detour.arguments().cast(), detour.environment().cast());
+        Child { arguments, environment, ..*self }.make(detour.program())
+    }
+
+    /// Runs a program found by `PATH`, unless the C library can do it alone.
     fn run_name(&self, start: *const c_char) -> Outcome<c_int> {
         let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
         if text.contains(&b'/') {
             return self.run_file(start);
         }
         let mut refused = libc::ENOENT;
-        for path in program::own_search(text).ok_or(Stop::Foreign)? {
+        let Some(places) = program::own_search(text) else {
+            let found = beyond::first_in_path(text).and_then(|path| self.detour(&path));
+            return found.map_or(Err(Stop::Foreign), |detour| self.make_instead(&detour));
+        };
+        for path in places {
             match returned(self.run_file(path.as_ptr()))? {
                 libc::EACCES => refused = libc::EACCES,
                 libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP => {}
@@ -245,7 +277,7 @@ fn spawn(child: &Child, start: *const c_char, search: bool) -> Outcome<c_int> {
     let _ready = if child.actions.is_null() { Ready(Vec::new()) } else { ready(child.actions)? };
     let made = if search { child.run_name(start) } else { child.run_file(start) };
     match made {
-        // What is ready must stay so until the child is there.
+        // The reserved descriptors must stay open until the child exists.
         Err(Stop::Foreign) if search => spawn_in_path(child, start),
         made => made,
     }
@@ -255,14 +287,14 @@ static REAL_SPAWN_IN_PATH: hook::Real = hook::Real::new("posix_spawnp\0");
 
 fn spawn_in_path(child: &Child, start: *const c_char) -> Outcome<c_int> {
     let Some(real) = REAL_SPAWN_IN_PATH.address() else { return fail(libc::ENOSYS) };
-    locks::prepare_to_share();
-    backing::divide();
+    locks::prepare_for_fork();
+    backing::note_fork();
     // SAFETY: as for `posix_spawn`.
     let made = unsafe {
         let real: Spawn = std::mem::transmute(real);
         real(child.pid, start, child.actions, child.attributes, child.arguments, child.environment)
     };
-    backing::divide();
+    backing::note_fork();
     Ok(made)
 }
 

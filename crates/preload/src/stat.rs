@@ -1,18 +1,19 @@
-//! What is known about a file, in all the forms that programs ask for it.
+//! File attributes and file system statistics, in all the structures that programs use.
 
+use crate::credentials::Credentials;
 use crate::errno::{Outcome, Stop, fail};
 use crate::place::{Subject, ours, subject, subject_in};
 use crate::{engine, hook, mem};
-use forebay_model::{Access, Attr, FileId, FileKind, Gid, Identity, Special, Time, Uid, may};
+use forebay_model::{Access, Attr, FileId, FileKind, Identity, Special, Time, may};
 use libc::{c_char, c_int, c_uint, stat as Stat, statfs as StatFs, statvfs as StatVfs, statx as Statx};
 
-/// No device has this number: `fb` as a file system of its own.
+/// Device number of the file system: no device has it.
 const DEVICE: (u32, u32) = (0, 0xfb);
-/// What transfers like best.
+/// Preferred transfer size.
 const BLOCK: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 const NAME_MAX: u64 = 255;
-/// `FUSE_SUPER_MAGIC` tells programs what they need to know: data comes from elsewhere.
+/// `FUSE_SUPER_MAGIC`: programs treat it as a file system that is not local.
 const MAGIC: i64 = 0x6573_5546;
 
 pub(crate) fn type_bits(kind: FileKind) -> u32 {
@@ -27,7 +28,7 @@ pub(crate) fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// Major and minor number of a device, from the kernel's own form of it.
+/// Major and minor number of a device, from the kernel's encoding.
 fn device(kind: FileKind) -> (u32, u32) {
     match kind {
         FileKind::Special(Special::Character(number) | Special::Block(number)) => {
@@ -37,7 +38,7 @@ fn device(kind: FileKind) -> (u32, u32) {
     }
 }
 
-/// What a special file of this mode and device is; `None` for a regular one.
+/// The special file with this mode and device; `None` for a regular file.
 pub(crate) fn special(mode: u32, dev: libc::dev_t) -> Outcome<Option<Special>> {
     let (major, minor) = (libc::major(dev), libc::minor(dev));
     let number = minor & 0xff | major << 8 | (minor & !0xff) << 12;
@@ -96,7 +97,7 @@ fn extended(attr: &Attr) -> Statx {
     stat
 }
 
-/// Flags that calls by path know.
+/// Rejects flags other than the known ones.
 fn known(flags: c_int, known: c_int) -> Outcome<()> {
     if flags & !known == 0 { Ok(()) } else { fail(libc::EINVAL) }
 }
@@ -135,43 +136,50 @@ pub(crate) fn extended_at(
     Ok(0)
 }
 
-/// Who this process is, as `access` asks (the real user) or as everything else does.
-fn identity(effective: bool) -> Identity {
-    use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
-    let (uid, gid) = if effective { (geteuid(), getegid()) } else { (getuid(), getgid()) };
-    let groups = getgroups().unwrap_or_default();
-    Identity {
-        uid: Uid(uid.as_raw()),
-        gid: Gid(gid.as_raw()),
-        groups: groups.into_iter().map(|group| Gid(group.as_raw())).collect(),
-    }
+pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Outcome<c_int> {
+    let who = if flags & libc::AT_EACCESS != 0 { Credentials::for_files } else { Credentials::real };
+    access_as(who, dirfd, path, mode, flags)
 }
 
-pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Outcome<c_int> {
+/// Checks access for one of the identities in the calling thread's credentials.
+fn access_as(
+    who: fn(&Credentials) -> Identity,
+    dirfd: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> Outcome<c_int> {
     let subject = subject(dirfd, path, flags)?;
     known(mode, libc::R_OK | libc::W_OK | libc::X_OK)?;
     known(flags, NOFOLLOW | libc::AT_EACCESS | libc::AT_EMPTY_PATH)?;
-    let attr = subject.into_attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    // That identity must also be able to search every directory of the path.
+    let now = Credentials::read();
+    let who = who(&now);
+    let attr = match who == now.identity {
+        true => subject.into_attr(follow)?,
+        false => engine::run_as(&who, || subject.into_attr(follow))??,
+    };
     let wanted = Access {
         read: mode & libc::R_OK != 0,
         write: mode & libc::W_OK != 0,
         execute: mode & libc::X_OK != 0,
     };
-    match may(&identity(flags & libc::AT_EACCESS != 0), &attr, wanted) {
+    match may(&who, &attr, wanted) {
         true => Ok(0),
         false => fail(libc::EACCES),
     }
 }
 
-/// The file at a place, if this process may run it.
+/// The file at a place, if this process may execute it.
 pub(crate) fn runnable(place: &crate::place::Place) -> Outcome<FileId> {
     let attr = place.find(true)?;
     if may_run(&attr) { Ok(attr.id) } else { fail(libc::EACCES) }
 }
 
-/// Whether this process may run a file.
+/// Whether this process may execute a file.
 pub(crate) fn may_run(attr: &Attr) -> bool {
-    attr.kind == FileKind::File && may(&identity(true), attr, Access::EXECUTE)
+    attr.kind == FileKind::File && may(&Credentials::read().identity, attr, Access::EXECUTE)
 }
 
 struct Space {
@@ -181,7 +189,7 @@ struct Space {
 }
 
 const FS_BLOCK: u64 = 4096;
-/// Names are only limited by memory; programs want a number.
+/// The number of files is limited only by memory, but programs expect a number.
 const MOST_FILES: u64 = 1 << 32;
 
 fn space() -> Outcome<Space> {
@@ -233,16 +241,27 @@ pub(crate) fn by_fd(fd: c_int) -> Outcome<Subject> {
     ours(fd).map(Subject::Open)
 }
 
-/// What a limit of the file system is.
+/// A limit of the file system (`pathconf`).
 fn limit(subject: Outcome<Subject>, name: c_int) -> Outcome<i64> {
-    subject?;
+    match &subject {
+        Err(Stop::Foreign | Stop::Outside(_)) => {}
+        // The C library checks the name first.
+        _ if !(libc::_PC_LINK_MAX..=libc::_PC_2_SYMLINKS).contains(&name) => return fail(libc::EINVAL),
+        _ => {}
+    }
+    let attr = subject?.into_attr(true)?;
     match name {
+        // -1 without an error: not supported.
+        libc::_PC_ASYNC_IO => Ok(if attr.kind == FileKind::File { 1 } else { -1 }),
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => {
+            Ok(FS_BLOCK as i64)
+        }
         libc::_PC_NAME_MAX => Ok(NAME_MAX as i64),
         libc::_PC_LINK_MAX => Ok(1024),
         libc::_PC_FILESIZEBITS => Ok(64),
         libc::_PC_SYMLINK_MAX => Ok(4095),
         libc::_PC_2_SYMLINKS | libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Ok(1),
-        // The rest does not depend on the file system.
+        // The other limits do not depend on the file system.
         _ => Err(Stop::Foreign),
     }
 }
@@ -267,7 +286,7 @@ hook::hooks! {
         extended_at(dirfd, path, flags, mask, into);
     fn [access](path: *const c_char, mode: c_int) -> c_int, at path => access_at(HERE, path, mode, 0);
     fn [eaccess, euidaccess](path: *const c_char, mode: c_int) -> c_int, at path =>
-        access_at(HERE, path, mode, libc::AT_EACCESS);
+        access_as(Credentials::effective, HERE, path, mode, 0);
     fn [faccessat](dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, at path =>
         access_at(dirfd, path, mode, flags);
     fn [statfs, statfs64, __statfs](path: *const c_char, into: *mut StatFs) -> c_int, at path =>

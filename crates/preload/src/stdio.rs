@@ -1,8 +1,8 @@
-//! Streams of the C library on our files.
+//! Streams of the C library on files of Forebay.
 //!
-//! The C library's own streams read and write past us, so ours are made with `fopencookie`, and carry their
-//! descriptor where `fileno` looks for it. While descriptor 0, 1 or 2 is ours, the variables `stdin`, `stdout` and
-//! `stderr` point to such a stream; what the other one has not written yet moves over.
+//! The C library's own streams read and write bypassing this library. So streams on files of Forebay are created by
+//! `fopencookie`, and hold their descriptor where `fileno` reads it. While descriptor 0, 1 or 2 is Forebay's, the
+//! variable `stdin`, `stdout` or `stderr` points to such a stream; unwritten data of the previous stream moves to it.
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::lock::Lock;
@@ -45,14 +45,14 @@ struct Layout {
     descriptor: c_int,
 }
 
-/// What a stream of ours carries.
+/// State of a stream of Forebay.
 struct Cookie {
     fd: c_int,
     stream: *mut FILE,
     buffer: Vec<u8>,
 }
 
-/// All streams of ours.
+/// All streams of Forebay.
 static STREAMS: Lock<Vec<usize>> = Lock::new(Vec::new());
 
 fn is_ours(stream: *mut FILE) -> bool {
@@ -63,18 +63,18 @@ fn answer<T: hook::Failed>(outcome: Outcome<T>, fd: c_int, raw: impl FnOnce(c_in
     match outcome {
         Ok(value) => value,
         Err(Stop::Errno(errno)) => hook::failed(errno),
-        // The descriptor has become something else under the stream.
+        // The stream's descriptor now refers to a foreign file.
         Err(_) => raw(fd).unwrap_or_else(hook::failed),
     }
 }
 
 fn kernel(number: i64, fd: c_int, address: usize, len: usize) -> Result<ssize_t, Errno> {
-    // SAFETY: the C library hands its own buffer through.
-    unsafe { crate::kernel::ask(number, [fd as usize, address, len, 0, 0, 0]) }
+    // SAFETY: the C library passes its own buffer.
+    unsafe { crate::kernel::try_system_call(number, [fd as usize, address, len, 0, 0, 0]) }
 }
 
 unsafe extern "C" fn read(cookie: *mut c_void, into: *mut c_char, len: size_t) -> ssize_t {
-    // SAFETY: the cookie was given to this stream alone.
+    // SAFETY: the cookie belongs to this stream alone.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     let read = hook::guarded(|| data::read_fd(fd, into.cast(), len, data::At::Current));
     answer(read, fd, |fd| kernel(libc::SYS_read, fd, into as usize, len))
@@ -89,7 +89,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, len: size_t
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, place: *mut off64_t, whence: c_int) -> c_int {
-    // SAFETY: as above; the place is a variable of the C library.
+    // SAFETY: as above; `place` points to a variable of the C library.
     let (fd, offset) = unsafe { ((*cookie.cast::<Cookie>()).fd, *place) };
     let sought = hook::guarded(|| data::seek(fd, offset, whence));
     let sought = answer(sought, fd, |fd| {
@@ -104,11 +104,11 @@ unsafe extern "C" fn seek(cookie: *mut c_void, place: *mut off64_t, whence: c_in
 }
 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
-    // SAFETY: the C library closes a stream once, and uses the cookie no more.
+    // SAFETY: the C library closes a stream once, and does not use the cookie after that.
     let cookie = unsafe { Box::from_raw(cookie.cast::<Cookie>()) };
     STREAMS.with(|streams| streams.retain(|stream| *stream != cookie.stream as usize));
     for standard in 0..3 {
-        // Closed by the application while it stood in for a standard stream.
+        // The application closed it while it replaced a standard stream.
         let _ = STANDING_IN[standard as usize].compare_exchange(
             cookie.stream,
             std::ptr::null_mut(),
@@ -122,18 +122,18 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 
 const FUNCTIONS: Functions = Functions { read, write, seek, close };
 
-/// A stream on a descriptor of ours.
+/// Creates a stream on a descriptor of Forebay.
 fn make(fd: c_int, mode: Mode, buffer: usize) -> Outcome<*mut FILE> {
     let cookie = Box::new(Cookie { fd, stream: std::ptr::null_mut(), buffer: Vec::with_capacity(buffer) });
     let cookie = Box::into_raw(cookie);
-    // SAFETY: the cookie lives until the stream is closed; the functions take it.
+    // SAFETY: the cookie exists until the stream is closed; the functions take it.
     let stream = unsafe { fopencookie(cookie.cast(), mode.text().as_ptr(), FUNCTIONS) };
     if stream.is_null() {
-        // SAFETY: nobody took it.
+        // SAFETY: no stream has taken ownership of it.
         drop(unsafe { Box::from_raw(cookie) });
         return Err(Errno::last().into());
     }
-    // SAFETY: a new stream that nobody else knows yet, of the layout its binary interface fixes.
+    // SAFETY: a new stream that no other code knows yet, of the layout its binary interface fixes.
     unsafe {
         (*stream.cast::<Layout>()).descriptor = fd;
         (*cookie).stream = stream;
@@ -214,7 +214,8 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE> {
     make(fd, mode, BUFFER)
 }
 
-/// Opens a stream anew. A standard stream keeps its descriptor, one of ours its address; any other becomes another.
+/// `freopen`. A standard stream keeps its descriptor, a stream of Forebay its address; any other is replaced by a new
+/// stream.
 fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcome<*mut FILE> {
     life::ready();
     let known = is_ours(stream);
@@ -223,13 +224,13 @@ fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcom
         return place.map(|_| stream);
     }
     let mode = Mode::read(mode)?;
-    // SAFETY: the caller's stream, which it may use until this returns.
+    // SAFETY: the caller's stream, valid until this returns.
     let old = unsafe {
         libc::fflush(stream);
         libc::fileno(stream)
     };
     if path.is_null() {
-        // Another mode for the same file. As the C library does, only what needs no new descriptor is done.
+        // Another mode for the same file. As in the C library, only changes that need no new descriptor are made.
         adjust(stream, mode);
         return Ok(stream);
     }
@@ -257,7 +258,7 @@ fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcom
 
 fn move_foreign(stop: Stop, fd: c_int, old: c_int) -> Outcome<c_int> {
     match stop {
-        // SAFETY: two descriptors, neither of which is ours.
+        // SAFETY: two descriptors, neither of which is Forebay's.
         Stop::Foreign => match unsafe { libc::dup2(fd, old) } {
             -1 => Err(Errno::last().into()),
             fd => Ok(fd),
@@ -266,7 +267,7 @@ fn move_foreign(stop: Stop, fd: c_int, old: c_int) -> Outcome<c_int> {
     }
 }
 
-/// Changes what a stream of ours may do, and empties it.
+/// Changes the mode of a stream of Forebay, and discards its buffer.
 fn adjust(stream: *mut FILE, mode: Mode) {
     const NO_READS: c_int = 4;
     const NO_WRITES: c_int = 8;
@@ -277,7 +278,7 @@ fn adjust(stream: *mut FILE, mode: Mode) {
         (false, _) => NO_READS,
     };
     flags |= if mode.letter == b'a' { APPENDS } else { 0 };
-    // SAFETY: a stream of ours, of the layout its binary interface fixes.
+    // SAFETY: a stream of Forebay, of the layout its binary interface fixes.
     unsafe {
         __fpurge(stream);
         libc::clearerr(stream);
@@ -286,17 +287,17 @@ fn adjust(stream: *mut FILE, mode: Mode) {
     }
 }
 
-/// A stream that was replaced by another: whoever goes on using it is told so.
+/// Disables a stream that was replaced: further calls on it fail.
 fn retire(stream: *mut FILE, fd: c_int) {
-    // SAFETY: the caller's stream, of the layout its binary interface fixes. It is not freed, because its address may
-    // still be used: without a descriptor, every call on it fails.
+    // SAFETY: the caller's stream, of the layout its binary interface fixes. It is not freed, because the application
+    // may still use its address: without a descriptor, every call on it fails.
     unsafe {
         libc::close(fd);
         (*stream.cast::<Layout>()).descriptor = -1;
     }
 }
 
-/// Streams of ours for the places of the standard ones, kept once made, and what was there before.
+/// Streams of Forebay that replace the standard ones, kept once created, and the streams they replace.
 static STANDING_IN: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 static ORIGINAL: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
@@ -313,12 +314,12 @@ fn variable(standard: usize) -> *mut FILE {
     unsafe { *place_of(standard) }
 }
 
-/// Looks for files of ours among the standard streams of a new program.
+/// Replaces the standard streams of a new program whose descriptors are Forebay's.
 pub(crate) fn standard_streams() {
     (0..3).for_each(changed);
 }
 
-/// A descriptor has become something else: the standard stream on it follows.
+/// Switches a standard stream when its descriptor now refers to another file.
 pub(crate) fn changed(fd: c_int) {
     if !(0..3).contains(&fd) || !life::is_set_up() || life::is_borrowed() {
         return;
@@ -339,7 +340,7 @@ pub(crate) fn changed(fd: c_int) {
     }
 }
 
-/// A stream of ours for a standard descriptor. The application may keep its address, so there is only ever one.
+/// The stream of Forebay for a standard descriptor. The application may keep its address, so it is created once.
 fn stand_in(fd: c_int) -> Option<*mut FILE> {
     let place = &STANDING_IN[fd as usize];
     let known = place.load(Ordering::Acquire);
@@ -353,7 +354,7 @@ fn stand_in(fd: c_int) -> Option<*mut FILE> {
     Some(stream)
 }
 
-/// Points the variable elsewhere; what was not written yet is written there.
+/// Points the variable to another stream; unwritten data of the old one moves to it.
 fn replace(standard: usize, new: *mut FILE) {
     let old = variable(standard);
     // SAFETY: both are streams of the C library; the old one's buffer is read as its layout says.
@@ -368,7 +369,7 @@ fn replace(standard: usize, new: *mut FILE) {
     }
 }
 
-/// Writes what our streams still hold, but for those that somebody is using.
+/// Flushes the streams of Forebay, except those locked by other threads.
 pub(crate) fn flush() {
     for stream in STREAMS.with(|streams| streams.clone()) {
         let stream = stream as *mut FILE;
@@ -382,7 +383,7 @@ pub(crate) fn flush() {
     }
 }
 
-/// `dprintf` writes past everybody.
+/// `vdprintf`: the C library's own would bypass this library.
 pub(crate) fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) -> Outcome<c_int> {
     ours(fd)?;
     let mut text: *mut c_char = std::ptr::null_mut();
@@ -392,7 +393,7 @@ pub(crate) fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) ->
         return Err(Errno::last().into());
     }
     let written = data::write_fd(fd, text.cast(), len as usize, data::At::Current);
-    // SAFETY: made by the C library above.
+    // SAFETY: allocated by the C library above.
     unsafe { libc::free(text.cast()) };
     written.map(|count| count as c_int)
 }

@@ -1,8 +1,10 @@
-//! Which descriptors are ours. Looking one up costs two loads when it is not, and a count when it is; nobody waits.
+//! The table of Forebay's descriptors. A lookup costs two loads for a foreign descriptor and a reference count for one
+//! of Forebay; it never blocks.
 //!
-//! **Invariant**: a place in the table keeps what it points to alive. Cells are used again but never freed, so a
-//! reader that comes too late finds a count of zero or another open file, never freed memory.
+//! **Invariant**: a slot in the table keeps the open file it points to alive. Cells are reused but never freed, so a
+//! late reader finds a count of zero or another open file, never freed memory.
 
+use crate::backing::Kind;
 use crate::life;
 use crate::lock::Lock;
 use crate::open::Open;
@@ -18,24 +20,24 @@ type Row = [AtomicPtr<Cell>; ROW];
 static TABLE: [AtomicPtr<Row>; ROWS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ROWS];
 static SPARE: Lock<Vec<&'static Cell>> = Lock::new(Vec::new());
 
-/// Marks a descriptor of our own, such as a connection: the application may not touch it.
+/// Marks a descriptor of the library itself, such as a connection: the application may not touch it.
 const HIDDEN: *mut Cell = std::ptr::without_provenance_mut(8);
-/// Marks one that belongs to forked children as well, such as a lock.
+/// Marks a hidden descriptor that forked children keep, such as a lock.
 const KEPT: *mut Cell = std::ptr::without_provenance_mut(16);
 
-/// Whether a place holds a mark, or nothing.
+/// Whether a slot is empty or holds a mark.
 fn is_mark(cell: *mut Cell) -> bool {
     cell.is_null() || cell == HIDDEN || cell == KEPT
 }
 
-/// Where an open file lives while somebody needs it.
+/// Holds an open file while it is referenced.
 struct Cell {
-    /// Places in the table and calls under way; 0: free.
+    /// References from table slots and from calls in progress; 0: free.
     count: AtomicU32,
     open: UnsafeCell<Option<Open>>,
 }
 
-// SAFETY: the content changes only while the count is zero, by the one who owns the free cell.
+// SAFETY: the content changes only while the count is zero, by the one owner of the free cell.
 unsafe impl Sync for Cell {}
 
 /// Keeps an open file alive.
@@ -55,7 +57,7 @@ impl std::ops::Deref for Held {
 
     fn deref(&self) -> &Open {
         // SAFETY: a counted cell is full and does not change.
-        unsafe { (*self.0.open.get()).as_ref() }.expect("a counted cell is full")
+        unsafe { (*self.0.open.get()).as_ref() }.expect("a referenced cell holds an open file")
     }
 }
 
@@ -69,7 +71,8 @@ impl Clone for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: nobody counts, so nobody reads; whoever still knows the cell finds the zero.
+            // SAFETY: the count is zero, so there are no readers; a late reader that still has the cell's address finds
+            // the zero.
             let last = unsafe { (*self.0.open.get()).take() };
             SPARE.with(|spare| spare.push(self.0));
             drop(last);
@@ -77,9 +80,9 @@ impl Drop for Held {
     }
 }
 
-/// Gives an open file a place to live.
+/// Puts an open file into a cell.
 pub(crate) fn hold(open: Open) -> Held {
-    // Before everything is set up, there is nothing spare, and no generation to lock with.
+    // Before the library is set up there are no spare cells, and no generation to lock with.
     let spare = if life::is_set_up() { SPARE.with(Vec::pop) } else { None };
     let cell = spare.unwrap_or_else(|| {
         Box::leak(Box::new(Cell { count: AtomicU32::new(0), open: UnsafeCell::new(None) }))
@@ -107,13 +110,13 @@ fn make_place(fd: RawFd) -> Option<&'static AtomicPtr<Cell>> {
     let row = Box::into_raw(row);
     let won = slot.compare_exchange(std::ptr::null_mut(), row, Ordering::AcqRel, Ordering::Acquire);
     if won.is_err() {
-        // SAFETY: nobody else has seen this row.
+        // SAFETY: no other thread has seen this row.
         drop(unsafe { Box::from_raw(row) });
     }
     place(fd)
 }
 
-/// The open file behind a descriptor, if it is ours.
+/// The open file of a descriptor, if it is one of Forebay's.
 pub(crate) fn get(fd: RawFd) -> Option<Held> {
     let place = place(fd)?;
     loop {
@@ -131,11 +134,11 @@ pub(crate) fn get(fd: RawFd) -> Option<Held> {
 
 fn exchange(place: &AtomicPtr<Cell>, new: *mut Cell) -> Option<Held> {
     let old = place.swap(new, Ordering::AcqRel);
-    // SAFETY: cells are never freed, and the place had counted this one.
+    // SAFETY: cells are never freed, and the slot held a reference to this one.
     (!is_mark(old)).then(|| Held(unsafe { &*old }))
 }
 
-/// Makes a descriptor ours. A process that borrows its parent's memory leaves the table alone.
+/// Enters a descriptor into the table. A process that borrows its parent's memory leaves the table alone.
 pub(crate) fn put(fd: RawFd, held: &Held) {
     if let Some(place) = make_place(fd) {
         let cell = std::mem::ManuallyDrop::new(held.clone()).0;
@@ -143,19 +146,19 @@ pub(crate) fn put(fd: RawFd, held: &Held) {
     }
 }
 
-/// A descriptor is ours no longer; gives what it was.
+/// Removes a descriptor from the table; returns its open file.
 pub(crate) fn remove(fd: RawFd) -> Option<Held> {
     exchange(place(fd)?, std::ptr::null_mut())
 }
 
-/// Hides a descriptor of our own from the application.
+/// Hides a descriptor of the library from the application.
 pub(crate) fn hide(fd: RawFd) {
     if let Some(place) = make_place(fd) {
         drop(exchange(place, HIDDEN));
     }
 }
 
-/// Hides a descriptor of our own that forked children keep.
+/// Hides a descriptor of the library that forked children keep.
 pub(crate) fn keep(fd: RawFd) {
     if let Some(place) = make_place(fd) {
         drop(exchange(place, KEPT));
@@ -167,7 +170,7 @@ pub(crate) fn is_hidden(fd: RawFd) -> bool {
     place(fd).is_some_and(|place| matches!(place.load(Ordering::Acquire), HIDDEN | KEPT))
 }
 
-/// Forgets every hidden descriptor that children do not keep, and says which they were.
+/// Removes every hidden descriptor that children do not keep, and passes each to `visit`.
 pub(crate) fn forget_hidden(mut visit: impl FnMut(RawFd)) {
     each(0, RawFd::MAX, |fd| {
         let forgot = place(fd).is_some_and(|place| {
@@ -179,7 +182,14 @@ pub(crate) fn forget_hidden(mut visit: impl FnMut(RawFd)) {
     });
 }
 
-/// Every descriptor from `first` to `last` that is ours or hidden.
+/// Whether any descriptor is an open file of Forebay.
+pub(crate) fn has_files() -> bool {
+    let mut found = false;
+    each(0, RawFd::MAX, |fd| found = found || get(fd).is_some_and(|open| open.kind() == Kind::File));
+    found
+}
+
+/// Visits every descriptor from `first` to `last` that is Forebay's or hidden.
 pub(crate) fn each(first: RawFd, last: RawFd, mut visit: impl FnMut(RawFd)) {
     let mut fd = first.max(0);
     while fd <= last && (fd as usize) < ROW * ROWS {

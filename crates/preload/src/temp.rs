@@ -1,4 +1,4 @@
-//! Temporary names: the C library's own functions would look past us.
+//! Temporary names: the C library's own functions would bypass this library.
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::opening::open_place;
@@ -10,7 +10,7 @@ const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 const PLACES: usize = 6;
 const ATTEMPTS: usize = 256;
 
-/// Fills in the template until `attempt` does not find the name taken.
+/// Fills in the template until `attempt` finds a name that does not exist.
 fn try_names<T>(template: *mut c_char, suffix: c_int, attempt: impl Fn() -> Outcome<T>) -> Outcome<T> {
     locate(libc::AT_FDCWD, template)?;
     let len = mem::path(template).ok_or(Stop::Foreign)?.len();
@@ -22,9 +22,9 @@ fn try_names<T>(template: *mut c_char, suffix: c_int, attempt: impl Fn() -> Outc
         return fail(libc::EINVAL);
     }
     for _ in 0..ATTEMPTS {
-        let mut dice = [0; PLACES];
-        rustix::rand::getrandom(&mut dice, rustix::rand::GetRandomFlags::empty())?;
-        for (place, die) in places.iter_mut().zip(dice) {
+        let mut rng = [0; PLACES];
+        rustix::rand::getrandom(&mut rng, rustix::rand::GetRandomFlags::empty())?;
+        for (place, die) in places.iter_mut().zip(rng) {
             *place = LETTERS[usize::from(die) % LETTERS.len()];
         }
         match attempt() {

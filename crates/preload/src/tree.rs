@@ -1,12 +1,13 @@
-//! Walks through trees, and patterns: the C library's own list directories past us.
+//! Tree walks and glob patterns: the C library's own functions list directories bypassing this library.
 
-use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::errno::{Errno, Outcome, Stop};
 use crate::place::{Place, locate};
 use crate::{dir, hook, life, mem, path, stat};
 use libc::{DIR, c_char, c_int, c_void, dirent64, stat as Stat};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 
-/// What the application is told about a step.
+/// `struct FTW`, passed to the application's function.
 #[repr(C)]
 struct Level {
     base: c_int,
@@ -35,33 +36,48 @@ const DEEPEST: c_int = 2048;
 struct Walk<F> {
     visit: F,
     flags: c_int,
+    /// Directories already visited, if symbolic links are followed: none is visited twice.
+    seen: BTreeSet<(u64, u64)>,
+    /// The initial working directory, if the walk changes it (`FTW_CHDIR`).
+    origin: Option<Vec<u8>>,
 }
 
 impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
-    /// Visits what is at a path, and everything below. Anything but 0 ends the walk.
+    /// Visits the file at a path and everything below it. A result other than 0 ends the walk.
     fn at(&mut self, text: &[u8], level: c_int) -> Outcome<c_int> {
         let name = CString::new(text).map_err(|_| Errno(libc::ENOENT))?;
+        let place = match &self.origin {
+            Some(origin) if !text.starts_with(b"/") => path::join(origin, text),
+            _ => text.to_vec(),
+        };
+        let place = CString::new(place).map_err(|_| Errno(libc::ENOENT))?;
         let base = text.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1) as c_int;
-        let told = Level { base, level };
+        let position = Level { base, level };
         // SAFETY: a structure of integers.
         let mut attributes: Stat = unsafe { std::mem::zeroed() };
-        let mut kind = self.kind(&name, &mut attributes)?;
+        let mut kind = self.kind(&place, &mut attributes)?;
         if kind != DIRECTORY || level > DEEPEST {
-            return Ok((self.visit)(&name, &attributes, kind, told));
+            self.enter_parent(&place)?;
+            return Ok((self.visit)(&name, &attributes, kind, position));
         }
-        let list = match dir::names(&name) {
+        if self.flags & PHYSICAL == 0 && !self.seen.insert((attributes.st_dev, attributes.st_ino)) {
+            return Ok(0);
+        }
+        let list = match dir::names(&place) {
             Ok(list) => list,
             Err(Stop::Errno(Errno(libc::EACCES))) => {
-                return Ok((self.visit)(&name, &attributes, UNREADABLE, told));
+                self.enter_parent(&place)?;
+                return Ok((self.visit)(&name, &attributes, UNREADABLE, position));
             }
             Err(stop) => return Err(stop),
         };
         let after = self.flags & DEPTH_FIRST != 0;
         if !after {
+            self.enter_parent(&place)?;
             let said = (self.visit)(&name, &attributes, kind, Level { base, level });
             match said {
                 0 => {}
-                // With actions: 2 passes over what is below.
+                // With `FTW_ACTIONRETVAL`: 2 skips the subtree.
                 2 if self.flags & WITH_ACTIONS != 0 => return Ok(0),
                 said => return Ok(said),
             }
@@ -69,16 +85,27 @@ impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
         for child in list {
             match self.at(&path::join(text.strip_suffix(b"/").unwrap_or(text), &child), level + 1)? {
                 0 => {}
-                // With actions: 3 passes over the siblings that are left.
+                // With `FTW_ACTIONRETVAL`: 3 skips the remaining siblings.
                 3 if self.flags & WITH_ACTIONS != 0 => break,
                 said => return Ok(said),
             }
         }
         if after {
             kind = DIRECTORY_AFTER;
-            return Ok((self.visit)(&name, &attributes, kind, told));
+            self.enter_parent(&place)?;
+            return Ok((self.visit)(&name, &attributes, kind, position));
         }
         Ok(0)
+    }
+
+    /// With `FTW_CHDIR`: changes the working directory to the directory that contains `place`.
+    fn enter_parent(&self, place: &CString) -> Outcome<()> {
+        if self.origin.is_none() {
+            return Ok(());
+        }
+        let text = place.as_bytes();
+        let parent = path::split(text).map_or(text, |(parent, ..)| parent);
+        change_directory(if parent.is_empty() { b"/" } else { parent })
     }
 
     fn kind(&self, name: &CString, attributes: &mut Stat) -> Outcome<c_int> {
@@ -101,6 +128,23 @@ impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
     }
 }
 
+fn working_directory() -> Outcome<Vec<u8>> {
+    match crate::cwd::inside() {
+        Some(here) => Ok(here),
+        None => Ok(rustix::process::getcwd(Vec::new())?.into_bytes()),
+    }
+}
+
+/// Changes the working directory to one inside or outside Forebay.
+fn change_directory(path: &[u8]) -> Outcome<()> {
+    let path = CString::new(path).map_err(|_| Errno(libc::ENOENT))?;
+    match crate::cwd::change(path.as_ptr()) {
+        Err(Stop::Foreign) => Ok(rustix::process::chdir(path)?),
+        Err(Stop::Outside(path)) => Ok(rustix::process::chdir(path)?),
+        changed => changed.map(drop),
+    }
+}
+
 fn text_of(start: *const c_char) -> Outcome<Vec<u8>> {
     let _: Place = locate(libc::AT_FDCWD, start)?;
     Ok(mem::path(start).ok_or(Stop::Foreign)?.to_vec())
@@ -108,14 +152,14 @@ fn text_of(start: *const c_char) -> Outcome<Vec<u8>> {
 
 fn walk_new(start: *const c_char, visit: Visit, flags: c_int) -> Outcome<c_int> {
     let text = text_of(start)?;
-    if flags & CHANGE_DIRECTORY != 0 {
-        return fail(libc::EOPNOTSUPP);
-    }
-    // SAFETY: the application's function is called with what its type asks for.
+    let origin = if flags & CHANGE_DIRECTORY == 0 { None } else { Some(working_directory()?) };
+    // SAFETY: the application's function is called with the arguments of its type.
     let visit = |name: &CString, attributes: &Stat, kind, mut level: Level| unsafe {
         visit(name.as_ptr(), attributes, kind, &raw mut level)
     };
-    Walk { visit, flags }.at(&text, 0)
+    let walked = Walk { visit, flags, seen: BTreeSet::new(), origin: origin.clone() }.at(&text, 0);
+    origin.map_or(Ok(()), |origin| change_directory(&origin))?;
+    walked
 }
 
 fn walk_old(start: *const c_char, visit: OldVisit) -> Outcome<c_int> {
@@ -123,10 +167,10 @@ fn walk_old(start: *const c_char, visit: OldVisit) -> Outcome<c_int> {
     // SAFETY: as above.
     let visit =
         |name: &CString, attributes: &Stat, kind, _: Level| unsafe { visit(name.as_ptr(), attributes, kind) };
-    Walk { visit, flags: 0 }.at(&text, 0)
+    Walk { visit, flags: 0, seen: BTreeSet::new(), origin: None }.at(&text, 0)
 }
 
-/// The C library's pattern buffer, with the functions it lets programs replace.
+/// `glob_t` of the C library, with the functions that programs may replace.
 #[repr(C)]
 pub(crate) struct Glob {
     count: usize,
@@ -150,7 +194,7 @@ unsafe extern "C" {
 
 const OWN_FUNCTIONS: c_int = 1 << 9;
 
-/// Whether a pattern could match something of ours: then the C library is made to look through our functions.
+/// Whether a pattern could match a path inside Forebay: then the C library is made to use this library's functions.
 fn concerns_us(pattern: *const c_char) -> bool {
     let Some(text) = mem::path(pattern) else { return false };
     match text.first() {
@@ -173,7 +217,8 @@ fn glob_with(
         return Err(Stop::Foreign);
     }
     mem::writable(into.cast::<c_void>(), size_of::<Glob>())?;
-    // SAFETY: the application's structure, there and writable; these fields are ours to set.
+    // SAFETY: the application's structure, accessible and writable; with `GLOB_ALTDIRFUNC` these fields are the
+    // caller's to set.
     unsafe {
         (*into).close = closedir;
         (*into).next = readdir64;

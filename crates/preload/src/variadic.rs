@@ -1,19 +1,19 @@
-//! Functions with any number of arguments: each collects them as C does, and goes on with the list.
+//! Variadic functions: each collects its arguments as C does, and passes the list on.
 //!
-//! On other machines than x86-64 these stay the C library's.
+//! On architectures other than x86-64 the C library's functions are not replaced.
 
 use crate::program::{self, List};
 use crate::stdio;
 use crate::{errno, hook};
 use libc::{c_char, c_int, c_void};
 
-/// What C calls `va_list` here.
+/// `va_list` of x86-64.
 #[repr(C)]
 struct Arguments {
     /// Bytes of the saved registers that have been used.
     used: u32,
     used_floats: u32,
-    /// The arguments behind those in registers.
+    /// The arguments that are not in registers.
     others: *const usize,
     registers: *const u8,
 }
@@ -34,7 +34,7 @@ impl Arguments {
         }
     }
 
-    /// The arguments of a program: up to the null pointer, which is included.
+    /// The arguments of a program, up to and including the null pointer.
     fn list(&mut self, first: *const c_char) -> Vec<*const c_char> {
         let mut list = vec![first];
         while list.last().is_some_and(|last| !last.is_null()) {
@@ -44,8 +44,8 @@ impl Arguments {
     }
 }
 
-/// Defines a function that saves its registers as a list of arguments, of which `$fixed` have names, puts the list's
-/// address into the register behind them, and calls `$target`.
+/// Defines a function that saves its registers as a `va_list`, of which the first `$fixed` arguments are named, puts
+/// the address of the list into the next argument register, and calls `$target`.
 macro_rules! variadic {
     ($name:ident, $fixed:literal, $register:literal, $target:path) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -99,7 +99,7 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
-    // SAFETY: our own hook of this name, or what is behind it.
+    // SAFETY: this library's hook of this name, or the function it replaces.
     unsafe { vdprintf(fd, format, arguments) }
 }
 
@@ -127,7 +127,7 @@ fn listed<'a>(
     arguments: *mut Arguments,
 ) -> Option<(Vec<*const c_char>, &'a mut Arguments)> {
     let gathered = std::panic::catch_unwind(|| {
-        // SAFETY: made by the function that called, which waits.
+        // SAFETY: created by the calling function, which waits.
         let arguments = unsafe { &mut *arguments };
         (arguments.list(first), arguments)
     });
@@ -136,7 +136,7 @@ fn listed<'a>(
 
 unsafe extern "C" fn run_list(path: *const c_char, first: *const c_char, arguments: *mut Arguments) -> c_int {
     let Some((list, _)) = listed(first, arguments) else { return hook::failed(errno::Errno(libc::ENOMEM)) };
-    // SAFETY: our own hook of this name; the list ends with a null pointer.
+    // SAFETY: this library's hook of this name; the list ends with a null pointer.
     unsafe { execve(path, list.as_ptr(), program::present_environment()) }
 }
 

@@ -1,22 +1,23 @@
-//! Writes that describe themselves: who wrote them, where, and for the how manieth time.
+//! Self-describing writes: the writer, the position and the version.
 
-use forebay_dice::pattern;
+use forebay_testkit::pattern;
 
-/// Bytes at the start of a block that say what it is.
+/// Length of the head of a block.
 pub const HEAD: usize = 40;
 
 const MAGIC: u64 = 0x6b63_6f6c_4279_6246;
 
-/// What a block says about itself. No two blocks have the same bytes, and every byte of one follows from this.
+/// The description of a block. No two blocks have the same bytes, and every byte of a block follows from its
+/// description.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Block {
-    /// Who wrote it.
+    /// Its writer.
     pub writer: u64,
-    /// Where it belongs.
+    /// Its position.
     pub slot: u64,
-    /// For the how manieth time; never 0.
+    /// Its version; never 0.
     pub version: u64,
-    /// How long it is, head included.
+    /// Its length, head included.
     pub len: u64,
 }
 
@@ -34,7 +35,7 @@ impl Block {
         bytes
     }
 
-    /// What the first bytes say, if they are the head of a block.
+    /// Parses the head of a block.
     #[must_use]
     pub fn head(bytes: &[u8]) -> Option<Block> {
         let word = |index: usize| {
@@ -45,20 +46,24 @@ impl Block {
         (word(0)? == MAGIC && block.len >= HEAD as u64).then_some(block)
     }
 
-    /// The one block that these bytes are, all of them; `Ok(None)` for nothing but zeros.
+    /// Parses exactly one block; `Ok(None)` if all bytes are zero.
     pub fn read(bytes: &[u8]) -> Result<Option<Block>, String> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
         let Some(block) = Block::head(bytes) else {
-            return Err(format!("{} bytes that begin with {:02x?} are no block", bytes.len(), &bytes[..8]));
+            return Err(format!(
+                "{} bytes that begin with {:02x?} are not a block",
+                bytes.len(),
+                &bytes[..8]
+            ));
         };
         let expected = block.bytes();
         match bytes.iter().zip(&expected).position(|(one, other)| one != other) {
             _ if block.len != bytes.len() as u64 => {
                 Err(format!("{block:?} where {} bytes were written", bytes.len()))
             }
-            Some(at) => Err(format!("{block:?} is not whole: byte {at} is of something else")),
+            Some(at) => Err(format!("{block:?} is torn: byte {at} differs")),
             None => Ok(Some(block)),
         }
     }
@@ -69,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_known_by_its_bytes_and_a_mixture_is_not() {
+    fn block_round_trips_and_a_mixture_is_detected() {
         let (one, two) = (Block { writer: 1, slot: 2, version: 3, len: 4096 }, 4);
         let two = Block { version: two, ..one };
         assert_eq!(Block::read(&one.bytes()), Ok(Some(one)));

@@ -1,4 +1,4 @@
-//! Random operations in both worlds, the real one and the model, compared after every step.
+//! Random operations on the service and on the model, compared after every step.
 
 use crate::faults::{Faults, Pause};
 use crate::found;
@@ -6,33 +6,33 @@ use crate::op::{Answer, Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
-use forebay_dice::{Dice, pattern};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Striping, Time, Uid};
+use forebay_testkit::{Rng, pattern};
 use forebay_wire::{RenameMode, XattrMode};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Files of the drivers have no set-id bits: a write takes them away before it commits, and a kill in between leaves a
-/// third state that no model of whole operations knows. They have tests of their own.
+/// Files of the drivers have no set-id bits: a write clears them before it commits, and a kill in between leaves a
+/// third state that a model of whole operations does not have. Other tests cover them.
 const PLAIN: u16 = 0o1777;
 const MODES: [u16; 12] =
     [0o777, 0o777, 0o755, 0o700, 0o1777, 0o2775, 0o000, 0o644, 0o600, 0o666, 0o770, 0o640];
 const GROUPS: [u32; 4] = [0, 6100, 6200, 6300];
 const LARGEST: u64 = 1 << 20;
 const MOST_OPEN: usize = 8;
-/// Steps that are told if the test fails, and how much of each.
+/// Number of steps that a failing test prints, and the length of each.
 const REMEMBERED: usize = 60;
 const LONGEST_LINE: usize = 300;
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It was done, in both worlds.
+    /// It succeeded in the service and in the model.
     Done,
-    /// It was refused, in both worlds.
+    /// It was refused in both.
     Refused,
-    /// The server died over it, or the back end failed; what is there is one of the two possibilities.
+    /// The server died or the back end failed during the call; the state is the one before or the one after.
     Unknown,
 }
 
@@ -43,33 +43,33 @@ struct Handle {
     path: String,
 }
 
-/// One client, or several used in turns, and the model of what is below its base.
+/// One or several clients, used in turns, and the model of the tree below `base`.
 pub struct Driver {
     clients: Vec<Client>,
     base: String,
     tree: Tree,
-    dice: Dice,
+    rng: Rng,
     handles: Vec<Handle>,
     mix: Mix,
     faults: Faults,
-    room: Room,
-    /// The last steps, told if the test fails.
+    space: Space,
+    /// The last steps, printed if the test fails.
     last: VecDeque<String>,
 }
 
-/// How much room there is.
+/// How much buffer space there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Room {
+enum Space {
     Enough,
-    /// So little that a write may be told that there is none, and then nothing of it is there.
+    /// So little that a write may fail with `NoSpace`, and then has no effect.
     Little,
 }
 
-/// What a driver does most.
+/// The mix of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mix {
     All,
-    /// Makes, moves, links and removes names.
+    /// Mostly creates, renames, links and removes.
     Names,
 }
 
@@ -77,58 +77,58 @@ fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
     Identity { uid: Uid(uid), gid: Gid(gid), groups: groups.iter().copied().map(Gid).collect() }
 }
 
-/// Those who act.
-fn people() -> [Identity; 4] {
+/// The acting users.
+fn users() -> [Identity; 4] {
     [Identity::root(), user(6001, 6100, &[6200]), user(6002, 6100, &[]), user(6003, 6300, &[6200])]
 }
 
 impl Driver {
-    /// Starts below a directory that does not exist yet: `/x`, or the root itself: ``.
+    /// Starts below a directory that does not exist yet (`/x`), or at the root (empty).
     #[must_use]
-    pub fn new(clients: Vec<Client>, base: &str, dice: Dice) -> Driver {
+    pub fn new(clients: Vec<Client>, base: &str, rng: Rng) -> Driver {
         let root = Identity::root();
-        let attr = clients[0].as_identity(root.clone()).stat("/").expect("there is a root");
+        let attr = clients[0].as_identity(root.clone()).stat("/").expect("root directory");
         let mut tree = Tree::new(attr.uid.0, attr.gid.0, attr.mode);
         if !base.is_empty() {
             let op = Op::Mkdir { path: base.to_owned(), mode: 0o777 };
-            perform(&clients[0].as_identity(root.clone()), &op).expect("the base is new");
-            tree.apply(&root, &op).expect("the base is new");
+            perform(&clients[0].as_identity(root.clone()), &op).expect("new base directory");
+            tree.apply(&root, &op).expect("new base directory");
         }
         Driver {
             clients,
             base: base.to_owned(),
             tree,
-            dice,
+            rng,
             handles: Vec::new(),
             mix: Mix::All,
             faults: Faults::default(),
-            room: Room::Enough,
+            space: Space::Enough,
             last: VecDeque::new(),
         }
     }
 
-    /// The same, but mostly making, moving, linking and removing names.
+    /// Mostly creates, renames, links and removes names.
     #[must_use]
     pub fn of_names(mut self) -> Driver {
         self.mix = Mix::Names;
         self
     }
 
-    /// The same where a write may be told that there is no room.
+    /// For a server where a write may fail with `NoSpace`.
     #[must_use]
-    pub fn in_little_room(mut self) -> Driver {
-        self.room = Room::Little;
+    pub fn with_little_space(mut self) -> Driver {
+        self.space = Space::Little;
         self
     }
 
-    /// The same before directories that fail as long as none of these files exists.
+    /// For back-end directories with injected faults, which are suspended while these files exist.
     #[must_use]
-    pub fn amid_faults(mut self, calm: Vec<PathBuf>) -> Driver {
-        self.faults = Faults::begin(calm);
+    pub fn with_faults(mut self, pause_files: Vec<PathBuf>) -> Driver {
+        self.faults = Faults::begin(pause_files);
         self
     }
 
-    /// Nothing fails behind as long as this is held.
+    /// Suspends injected faults while it is held.
     pub(crate) fn pause(&self) -> Pause {
         self.faults.pause()
     }
@@ -141,15 +141,15 @@ impl Driver {
         &self.tree
     }
 
-    /// What somebody else changes, and whose chance decides how.
-    pub(crate) fn others(&mut self) -> (&mut Tree, &mut Dice) {
-        (&mut self.tree, &mut self.dice)
+    /// The model and the random numbers, for changes by another process.
+    pub(crate) fn others(&mut self) -> (&mut Tree, &mut Rng) {
+        (&mut self.tree, &mut self.rng)
     }
 
-    /// Closes everything.
+    /// Closes all open files.
     pub fn close_all(&mut self) {
         for handle in self.handles.drain(..) {
-            handle.file.close().expect("an open file can be closed");
+            handle.file.close().expect("file closed");
         }
     }
 
@@ -157,10 +157,10 @@ impl Driver {
         self.handles.iter().any(|handle| handle.node == node)
     }
 
-    /// Whether nobody knows what came of a call that failed.
+    /// Whether the effect of a failed call is unknown.
     fn is_unknown(&self, error: &Error) -> bool {
-        let lacks_room = self.room == Room::Little && error.kind() == ErrorKind::NoSpace;
-        error.kind() == ErrorKind::Unreachable || lacks_room || self.faults.explain(error)
+        let lacks_space = self.space == Space::Little && error.kind() == ErrorKind::NoSpace;
+        error.kind().is_no_answer() || lacks_space || self.faults.explain(error)
     }
 
     fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
@@ -173,7 +173,7 @@ impl Driver {
         self.last.push_back(line);
     }
 
-    /// Lays the files of some directory out in another way, which nobody may notice.
+    /// Changes the layout of a random directory, which must have no visible effect.
     pub fn restripe(&mut self) {
         let path = self.path();
         let stripings = [
@@ -183,7 +183,7 @@ impl Driver {
             Some(Striping { width: 1, stripe: 1 << 20 }),
         ];
         let client = self.clients[0].as_identity(Identity::root());
-        let laid_out = client.set_layout(&path, *self.dice.pick(&stripings));
+        let laid_out = client.set_layout(&path, *self.rng.pick(&stripings));
         if laid_out.as_ref().is_err_and(|error| self.faults.explain(error)) {
             return;
         }
@@ -191,34 +191,34 @@ impl Driver {
         assert_eq!(laid_out.is_ok(), is_dir, "layout of {path}: {laid_out:?}");
     }
 
-    /// Starts at the root, with a tree of files in the directory behind that the server has not seen yet.
+    /// Starts at the root, with files in the back-end directory that the server has not seen yet.
     #[must_use]
-    pub fn before(clients: Vec<Client>, behind: &Path, dice: Dice) -> Driver {
-        let mut driver = Driver::new(clients, "", dice);
-        found::find(&mut driver.dice, behind, &mut driver.tree);
+    pub fn with_backend(clients: Vec<Client>, backing_dir: &Path, rng: Rng) -> Driver {
+        let mut driver = Driver::new(clients, "", rng);
+        found::find(&mut driver.rng, backing_dir, &mut driver.tree);
         driver
     }
 
     fn path(&mut self) -> String {
-        let depth = 1 + self.dice.below(3);
+        let depth = 1 + self.rng.below(3);
         let mut path = self.base.clone();
         for level in 0..depth {
-            // Only inside of the base, and a path ends in a name.
-            if level > 0 && level + 1 < depth && self.dice.one_in(8) {
-                path.push_str(if self.dice.one_in(2) { "/.." } else { "/." });
+            // Only inside of the base; a path ends in a name.
+            if level > 0 && level + 1 < depth && self.rng.one_in(8) {
+                path.push_str(if self.rng.one_in(2) { "/.." } else { "/." });
             } else {
                 path.push('/');
-                path.push_str(self.dice.pick::<&str>(&NAMES));
+                path.push_str(self.rng.pick::<&str>(&NAMES));
             }
         }
         path
     }
 
     fn target(&mut self) -> String {
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => self.path(),
-            1 => format!("{}/{}", self.dice.pick(&NAMES), self.dice.pick(&NAMES)),
-            _ => (*self.dice.pick(&NAMES)).to_owned(),
+            1 => format!("{}/{}", self.rng.pick(&NAMES), self.rng.pick(&NAMES)),
+            _ => (*self.rng.pick(&NAMES)).to_owned(),
         }
     }
 
@@ -233,16 +233,16 @@ impl Driver {
             OpenOptions::CREATE_NEW,
             append,
         ];
-        OpenOptions { mode: *self.dice.pick(&MODES) & PLAIN, ..*self.dice.pick(&options) }
+        OpenOptions { mode: *self.rng.pick(&MODES) & PLAIN, ..*self.rng.pick(&options) }
     }
 
     fn op(&mut self) -> Op {
         let path = self.path();
-        let mode = *self.dice.pick(&MODES);
-        let name = (*self.dice.pick(&["user.x", "user.y"])).to_owned();
+        let mode = *self.rng.pick(&MODES);
+        let name = (*self.rng.pick(&["user.x", "user.y"])).to_owned();
         let choice = match self.mix {
-            Mix::All => self.dice.below(34),
-            Mix::Names => self.dice.below(17),
+            Mix::All => self.rng.below(34),
+            Mix::Names => self.rng.below(17),
         };
         match choice {
             0..4 => Op::Mkdir { path, mode },
@@ -253,22 +253,22 @@ impl Driver {
             13..17 => {
                 let modes =
                     [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
-                Op::Rename { from: path, to: self.path(), mode: *self.dice.pick(&modes) }
+                Op::Rename { from: path, to: self.path(), mode: *self.rng.pick(&modes) }
             }
             17..19 => {
                 let mode = if self.tree.leads_to_directory(&path) { mode } else { mode & PLAIN };
                 Op::Chmod { path, mode }
             }
             19 => {
-                let uid = self.dice.one_in(2).then(|| Uid(*self.dice.pick(&[0, 6001, 6002, 6003])));
-                Op::Chown { path, uid, gid: Some(Gid(*self.dice.pick(&GROUPS))) }
+                let uid = self.rng.one_in(2).then(|| Uid(*self.rng.pick(&[0, 6001, 6002, 6003])));
+                Op::Chown { path, uid, gid: Some(Gid(*self.rng.pick(&GROUPS))) }
             }
-            20 => Op::Utimens { path, time: Time { secs: self.dice.below(1000) as i64 - 500, nanos: 17 } },
-            21 => Op::Truncate { path, size: self.dice.size(LARGEST) },
+            20 => Op::Utimens { path, time: Time { secs: self.rng.below(1000) as i64 - 500, nanos: 17 } },
+            21 => Op::Truncate { path, size: self.rng.size(LARGEST) },
             22..24 => {
                 let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
-                let value = pattern(self.dice.next(), self.dice.size(5000) as usize);
-                Op::SetXattr { path, name, value, mode: *self.dice.pick(&modes) }
+                let value = pattern(self.rng.next(), self.rng.size(5000) as usize);
+                Op::SetXattr { path, name, value, mode: *self.rng.pick(&modes) }
             }
             24 => Op::GetXattr { path, name },
             25 => Op::RemoveXattr { path, name },
@@ -281,9 +281,9 @@ impl Driver {
         }
     }
 
-    /// One step in both worlds. Panics where they differ.
+    /// One step on service and model. Panics if they differ.
     pub fn step(&mut self) -> Step {
-        match self.dice.below(10) {
+        match self.rng.below(10) {
             0..4 if !self.handles.is_empty() && self.mix == Mix::All => self.use_handle(),
             4 if self.handles.len() < MOST_OPEN => {
                 let op = Op::Open { path: self.path(), options: self.options() };
@@ -297,19 +297,19 @@ impl Driver {
     }
 
     fn go(&mut self, op: &Op) -> Step {
-        let people = people();
-        let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
-        let client = self.dice.pick(&self.clients).as_identity(who.clone());
+        let users = users();
+        let who = if self.rng.one_in(3) { &users[0] } else { self.rng.pick(&users) };
+        let client = self.rng.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
         self.note(who, op, &real);
         if real.as_ref().is_err_and(|error| self.is_unknown(error)) {
-            self.settle(&[&|tree| drop(tree.apply(who, op))]);
+            self.reconcile(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;
         }
         let expected = self.tree.apply(who, op);
         match (real, expected) {
-            (Ok((answer, file)), Ok((foreseen, node))) => {
-                assert_eq!(answer, foreseen, "user {} {op:?}", who.uid);
+            (Ok((answer, file)), Ok((predicted, node))) => {
+                assert_eq!(answer, predicted, "user {} {op:?}", who.uid);
                 if let (Some(file), Some(node), Op::Open { path, options }) = (file, node, op)
                     && self.handles.len() < MOST_OPEN
                     && !self.tree.is_dir(node)
@@ -329,8 +329,8 @@ impl Driver {
         }
     }
 
-    /// Takes as the truth what is there: the call was not carried out, or in one of these ways.
-    fn settle(&mut self, ways: &[&dyn Fn(&mut Tree)]) {
+    /// Adopts the state that the service shows: the one before the call, or after one of these outcomes.
+    fn reconcile(&mut self, ways: &[&dyn Fn(&mut Tree)]) {
         let Err(why) = self.compare() else { return };
         let before = self.tree.clone();
         let mut others = Vec::new();
@@ -342,23 +342,25 @@ impl Driver {
                 Err(other) => others.push(other),
             }
         }
-        panic!("neither before the call ({why}) nor after it ({others:?})\n{before:#?}");
+        panic!(
+            "the state is neither the one before the call ({why}) nor the one after it ({others:?})\n{before:#?}"
+        );
     }
 
     fn use_handle(&mut self) -> Step {
-        let index = self.dice.below(self.handles.len() as u64) as usize;
-        let offset = self.dice.size(LARGEST);
-        let choice = self.dice.below(10);
+        let index = self.rng.below(self.handles.len() as u64) as usize;
+        let offset = self.rng.size(LARGEST);
+        let choice = self.rng.below(10);
         if choice == 0 {
             let handle = self.handles.swap_remove(index);
-            handle.file.close().expect("an open file can be closed");
+            handle.file.close().expect("file closed");
             return Step::Done;
         }
         if choice < 4 {
             return self.read(index, offset);
         }
         let Handle { file, node, options, path } = &self.handles[index];
-        let data = pattern(self.dice.next(), self.dice.size(LARGEST - offset) as usize);
+        let data = pattern(self.rng.next(), self.rng.size(LARGEST - offset) as usize);
         let (node, writes, only_appends) =
             (*node, options.write || options.append, options.append && !options.write);
         let size = self.tree.bytes(node).len() as u64;
@@ -369,7 +371,7 @@ impl Driver {
                 file.truncate(offset)
             }
             5 => {
-                let len = 1 + self.dice.size(LARGEST);
+                let len = 1 + self.rng.size(LARGEST);
                 change = Some(Change::Punch(offset, len));
                 file.punch(offset, len)
             }
@@ -399,16 +401,16 @@ impl Driver {
     fn judge(&mut self, node: NodeId, writes: bool, change: Option<Change>, done: Result<(), Error>) -> Step {
         match (done, change) {
             (Err(error), Some(change)) if self.is_unknown(&error) => {
-                let partly = match &change {
-                    // Some of it may be there, from the beginning on.
+                let prefix = match &change {
+                    // A prefix of the append may be written.
                     Change::Append(size, data) => {
-                        let there = self.length(node).saturating_sub(*size) as usize;
-                        Change::Append(*size, data[..data.len().min(there)].to_vec())
+                        let written = self.length(node).saturating_sub(*size) as usize;
+                        Change::Append(*size, data[..data.len().min(written)].to_vec())
                     }
                     other => other.clone(),
                 };
-                self.settle(&[&|tree| change.clone().apply(tree.bytes_mut(node)), &|tree| {
-                    partly.clone().apply(tree.bytes_mut(node));
+                self.reconcile(&[&|tree| change.clone().apply(tree.bytes_mut(node)), &|tree| {
+                    prefix.clone().apply(tree.bytes_mut(node));
                 }]);
                 Step::Unknown
             }
@@ -427,20 +429,20 @@ impl Driver {
         }
     }
 
-    /// How long an open file really is.
+    /// The length of an open file in the service.
     fn length(&self, node: NodeId) -> u64 {
-        let handle = self.handles.iter().find(|handle| handle.node == node).expect("it is open");
+        let handle = self.handles.iter().find(|handle| handle.node == node).expect("open file");
         let _pause = self.pause();
-        handle.file.stat().expect("an open file has attributes").size
+        handle.file.stat().expect("attributes of an open file").size
     }
 
     fn read(&mut self, index: usize, offset: u64) -> Step {
         let Handle { file, node, path, .. } = &self.handles[index];
         let bytes = self.tree.bytes(*node);
-        let mut back = vec![0xaa; self.dice.size(LARGEST) as usize];
+        let mut back = vec![0xaa; self.rng.size(LARGEST) as usize];
         let count = match file.pread(offset, &mut back) {
             Err(error) if self.faults.explain(&error) => return Step::Unknown,
-            read => read.expect("an open file can be read"),
+            read => read.expect("read of an open file"),
         };
         let start = (offset as usize).min(bytes.len());
         let expected = &bytes[start..bytes.len().min(start + back.len())];
@@ -448,9 +450,9 @@ impl Driver {
         Step::Done
     }
 
-    /// Compares everything: every name, attribute and byte.
+    /// Compares every name, attribute and byte.
     pub fn check(&self) {
-        self.compare().unwrap_or_else(|why| panic!("the whole tree: {why}"));
+        self.compare().unwrap_or_else(|why| panic!("the trees differ: {why}"));
     }
 
     fn compare(&self) -> Result<(), String> {
@@ -506,7 +508,7 @@ impl Driver {
         let bytes = self.tree.bytes(id);
         let mut back = vec![0xaa; bytes.len() + 1];
         match file.pread(0, &mut back) {
-            // One that is open for writing only.
+            // The file is open for writing only.
             Err(error) if error.kind() == ErrorKind::BadHandle => Ok(()),
             Err(error) => Err(format!("{path}: {error}")),
             Ok(count) if back[..count] == *bytes => Ok(()),
@@ -519,7 +521,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    #[expect(clippy::print_stderr, reason = "a failing test tells how it came there")]
+    #[expect(clippy::print_stderr, reason = "a failing test prints its last steps")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.last.iter().for_each(|line| eprintln!("{line}"));
@@ -529,11 +531,11 @@ impl Drop for Driver {
 
 impl Tree {
     fn find_base(&self, base: &str) -> NodeId {
-        self.walk(&Identity::root(), crate::tree::ROOT, base, false, false).expect("the base is there")
+        self.walk(&Identity::root(), crate::tree::ROOT, base, false, false).expect("base directory")
     }
 }
 
-/// What happens to the bytes of an open file.
+/// A change of the bytes of an open file.
 #[derive(Clone, Debug)]
 enum Change {
     Cut(u64),

@@ -1,39 +1,39 @@
-//! A directory behind that fails now and then, but not while both worlds are compared.
+//! Injected faults of the back-end directory, suspended while service and model are compared.
 
 use forebay_model::{Error, ErrorKind};
 use std::fs;
 use std::path::PathBuf;
 
-/// What makes the directory behind fail.
+/// Controls the injected faults.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// As long as these exist it does not. Nothing where it never does.
-    calm: Vec<PathBuf>,
+    /// Faults are suspended while these files exist. Empty if there are no faults.
+    pause_files: Vec<PathBuf>,
 }
 
-/// Nothing fails as long as this is held.
+/// Suspends the faults while it is held.
 pub(crate) struct Pause(Vec<PathBuf>);
 
 impl Faults {
-    /// From now on it fails.
-    pub(crate) fn begin(calm: Vec<PathBuf>) -> Faults {
-        drop(Pause(calm.clone()));
-        Faults { calm }
+    /// Enables the faults.
+    pub(crate) fn begin(pause_files: Vec<PathBuf>) -> Faults {
+        drop(Pause(pause_files.clone()));
+        Faults { pause_files }
     }
 
     pub(crate) fn pause(&self) -> Pause {
-        self.calm.iter().for_each(|path| drop(fs::File::create(path).expect("a file can be made")));
-        Pause(self.calm.clone())
+        self.pause_files.iter().for_each(|path| drop(fs::File::create(path).expect("file created")));
+        Pause(self.pause_files.clone())
     }
 
-    /// Whether something may have failed, or may not have been told to be done, because of them.
+    /// Whether an injected fault may have caused this error.
     pub(crate) fn explain(&self, error: &Error) -> bool {
-        !self.calm.is_empty() && error.kind() == ErrorKind::Io
+        !self.pause_files.is_empty() && error.kind() == ErrorKind::Io
     }
 }
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        self.0.iter().for_each(|path| fs::remove_file(path).expect("it was there a moment ago"));
+        self.0.iter().for_each(|path| fs::remove_file(path).expect("file removed"));
     }
 }

@@ -1,10 +1,10 @@
-//! Several servers of one service, each in a process of its own.
+//! A cluster of servers, each in a process of its own.
 
-use crate::host::{By, Host, Plan, Seat};
+use crate::host::{By, ClusterConfig, Host, Plan};
 use forebay_client::blocking::Client;
-use forebay_dice::Dice;
 use forebay_model::{Bytes, Homes, Member, Members, ServerId};
-use forebay_store::{FjallKv, Kv, Store, check_all};
+use forebay_store::{AtRest, FjallKv, Kv, Store, check_all, check_stores};
+use forebay_testkit::Rng;
 use forebay_wire::Standing;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,23 +12,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Short, so that what has to wait for a dead server's lease does not wait long.
+/// Short, so that tests do not wait long for the lease of a dead server.
 const LEASE: Duration = Duration::from_millis(300);
-/// How long a server waits for another.
+/// How long a server waits for another one.
 const PEER: Duration = Duration::from_secs(2);
 
 /// For the metadata of one store.
 const CACHE: Bytes = Bytes::mib(8);
 
-/// The servers of a service, with numbers from 1.
+/// The servers of a cluster, with ids from 1.
 pub struct Fleet {
-    /// Each of them.
+    /// The server processes.
     pub hosts: Vec<Host>,
     dir: TempDir,
 }
 
 impl Fleet {
-    /// A service that runs. `program` is the path of `forebay-proof-server`; each server has its part of the plan.
+    /// A running cluster. `program` is the path of `forebay-proof-server`; each server follows the plan.
     #[must_use]
     pub fn new(program: &'static str, count: u16, plan: Plan) -> Fleet {
         let mut fleet = Fleet::prepare(program, count, plan);
@@ -36,23 +36,25 @@ impl Fleet {
         fleet
     }
 
-    /// The directory behind all of them.
+    /// The back-end directory of the cluster.
     #[must_use]
-    pub fn behind(&self) -> PathBuf {
-        self.dir.path().join("behind")
+    pub fn backing_dir(&self) -> PathBuf {
+        self.dir.path().join("backend")
     }
 
-    /// A service that was not started yet.
+    /// A cluster that is not yet started.
     #[must_use]
     pub fn prepare(program: &'static str, count: u16, plan: Plan) -> Fleet {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let behind = plan.before.then(|| dir.path().join("behind"));
-        behind.iter().for_each(|behind| std::fs::create_dir(behind).expect("a directory can be made"));
+        let backing_dir = plan.has_backend.then(|| dir.path().join("backend"));
+        backing_dir
+            .iter()
+            .for_each(|backing_dir| std::fs::create_dir(backing_dir).expect("directory created"));
         let key = dir.path().join("key");
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key);
         writeln!(file.expect("a key file"), "{}", "5a".repeat(32)).expect("a key");
         let hosts =
-            (0..count).map(|_| Host::prepare(program, Plan { listen: forebay_dice::address(), ..plan }));
+            (0..count).map(|_| Host::prepare(program, Plan { listen: forebay_testkit::address(), ..plan }));
         let mut hosts: Vec<Host> = hosts.collect();
         let servers: Vec<Member> = hosts
             .iter()
@@ -65,24 +67,25 @@ impl Fleet {
             .collect();
         for (host, number) in hosts.iter_mut().zip(1..) {
             let (server, servers, key) = (ServerId(number), servers.clone(), key.clone());
-            let behind = behind.clone();
-            host.seat = Some(Seat { server, servers, epoch: 1, key, lease: LEASE, peer: PEER, behind });
+            let backing_dir = backing_dir.clone();
+            host.cluster =
+                Some(ClusterConfig { server, servers, epoch: 1, key, lease: LEASE, peer: PEER, backing_dir });
         }
         Fleet { hosts, dir }
     }
 
-    /// One of them, by its number.
+    /// One server by its id.
     pub fn host(&mut self, server: u16) -> &mut Host {
         &mut self.hosts[usize::from(server) - 1]
     }
 
-    /// Any of them.
-    pub fn any(&mut self, dice: &mut Dice) -> &mut Host {
-        let index = dice.below(self.hosts.len() as u64) as usize;
+    /// A random server.
+    pub fn any(&mut self, rng: &mut Rng) -> &mut Host {
+        let index = rng.below(self.hosts.len() as u64) as usize;
         &mut self.hosts[index]
     }
 
-    /// Starts all that are down, at once, and waits until all serve.
+    /// Starts all servers that are down, concurrently, and waits until all serve.
     pub fn start_all(&mut self) {
         let mut down: Vec<&mut Host> = self.hosts.iter_mut().filter(|host| !host.is_up()).collect();
         down.iter_mut().for_each(|host| host.begin());
@@ -91,45 +94,55 @@ impl Fleet {
         }
     }
 
-    /// Stops all in order.
+    /// Shuts all down.
     pub fn stop_all(&mut self) {
         self.hosts.iter_mut().filter(|host| host.is_up()).for_each(Host::stop);
     }
 
-    /// Stops all, and looks whether what they left is one sound namespace. What was left open when they were stopped is
-    /// settled by their next start.
+    /// Stops all servers, and checks that their stores form one consistent namespace. The next start resolves
+    /// operations that were incomplete when they stopped.
     pub fn check(&mut self) {
         self.stop_all();
         if !self.findings().is_empty() {
             self.start_all();
-            // All of them answer that, and none before it has settled what was open.
-            self.client(0, By::Unix).statfs().expect("all serve");
+            // Every server answers this, and only after it has resolved incomplete operations.
+            self.client(0, By::Unix).statfs().expect("answers of all servers");
             self.stop_all();
         }
         assert_eq!(self.findings(), Vec::<String>::new(), "the namespace");
     }
 
+    /// Stops all servers, and checks their stores as `forebay check` does.
+    pub fn check_stores(&mut self) {
+        self.stop_all();
+        let open = |host: &Host| AtRest::open(&host.store()).expect("unused store");
+        let stores: Vec<AtRest> = self.hosts.iter().map(open).collect();
+        let flaws = check_stores(&stores).expect("readable stores");
+        let findings: Vec<String> = flaws.into_iter().map(|flaw| flaw.what).collect();
+        assert_eq!(findings, Vec::<String>::new(), "inconsistencies in the stores");
+    }
+
     fn findings(&self) -> Vec<String> {
-        let seat = self.hosts[0].seat.clone().expect("it is one of several");
-        let homes = if seat.behind.is_some() { Homes::First } else { Homes::Spread };
-        let members = Members::new(seat.epoch, seat.servers).expect("a list of servers").with_names(homes);
-        let open =
-            |host: &Host| FjallKv::open(&host.store().join("meta"), CACHE).expect("a store nobody uses");
+        let cluster = self.hosts[0].cluster.clone().expect("cluster");
+        let homes = if cluster.backing_dir.is_some() { Homes::First } else { Homes::Spread };
+        let members =
+            Members::new(cluster.epoch, cluster.servers).expect("a list of servers").with_names(homes);
+        let open = |host: &Host| FjallKv::open(&host.store().join("meta"), CACHE).expect("unused store");
         let stores: Vec<FjallKv> = self.hosts.iter().map(open).collect();
         let stores: Vec<&dyn Kv> = stores.iter().map(|store| -> &dyn Kv { store }).collect();
         check_all(&members, &stores)
     }
 
-    /// A server is killed, and its store is gone.
+    /// Kills a server and removes its store.
     pub fn lose_store(&mut self, server: ServerId) {
         self.host(server.0).kill();
-        Store::remove(&self.host(server.0).store()).expect("a store nobody uses is removed");
+        Store::remove(&self.host(server.0).store()).expect("store removed");
     }
 
-    /// A server whose store is lost is let in with an empty one.
+    /// Lets a server whose store is lost join with an empty one.
     pub fn replace(&mut self, server: ServerId) -> Client {
         for number in (0..self.hosts.len() as u64).filter(|number| number + 1 != u64::from(server.0)) {
-            self.client(number, By::Unix).replace_server(server).expect("the others are told");
+            self.client(number, By::Unix).replace_server(server).expect("replacement accepted");
         }
         if !self.host(server.0).is_up() {
             self.host(server.0).start();
@@ -139,18 +152,18 @@ impl Fleet {
         client
     }
 
-    /// A client that was pointed at one of them.
+    /// A client that connects to one of the servers.
     #[must_use]
     pub fn client(&self, number: u64, by: By) -> Client {
         self.hosts[(number % self.hosts.len() as u64) as usize].client(by)
     }
 }
 
-/// Waits until a server has been let in again.
+/// Waits until a server has joined again.
 fn await_joined(client: &Client, server: ServerId) {
     for _ in 0..600 {
-        let statuses = client.statuses().expect("somebody answers");
-        let found = statuses.into_iter().find(|(found, _)| *found == server).expect("all are listed").1;
+        let statuses = client.statuses().expect("status");
+        let found = statuses.into_iter().find(|(found, _)| *found == server).expect("listed server").1;
         if found.is_ok_and(|status| status.standing == Standing::Joined) {
             return;
         }

@@ -1,8 +1,8 @@
-//! A tree of files that was there before the server, in the back end and in the model.
+//! A tree of files that exists before the server, in the back end and in the model.
 
 use crate::tree::{Body, Node, NodeId, ROOT, Tree};
-use forebay_dice::{Dice, is_root, pattern};
 use forebay_model::Time;
+use forebay_testkit::{Rng, is_root, pattern};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -15,53 +15,53 @@ const OWNERS: [(u32, u32); 3] = [(6001, 6100), (6002, 6200), (0, 0)];
 const DEPTH: u32 = 3;
 pub(crate) const LARGEST: u64 = 300_000;
 
-/// Makes a tree of files below a directory that exists, and below the root of the model.
-pub(crate) fn find(dice: &mut Dice, place: &Path, tree: &mut Tree) {
+/// Creates a tree of files below an existing directory, and below the root of the model.
+pub(crate) fn find(rng: &mut Rng, place: &Path, tree: &mut Tree) {
     tree.hides_links = true;
-    fill(dice, place, tree, ROOT, DEPTH);
+    fill(rng, place, tree, ROOT, DEPTH);
 }
 
-fn fill(dice: &mut Dice, place: &Path, tree: &mut Tree, dir: NodeId, depth: u32) {
+fn fill(rng: &mut Rng, place: &Path, tree: &mut Tree, dir: NodeId, depth: u32) {
     for name in NAMES {
         let path = place.join(name);
-        let body = match dice.below(6) {
+        let body = match rng.below(6) {
             0..2 if depth > 1 => {
-                fs::create_dir(&path).expect("a directory can be made");
+                fs::create_dir(&path).expect("directory created");
                 Body::Dir { parent: dir, entries: BTreeMap::new() }
             }
             2..4 => {
-                let bytes = pattern(dice.next(), dice.size(LARGEST) as usize);
-                fs::write(&path, &bytes).expect("a file can be made");
+                let bytes = pattern(rng.next(), rng.size(LARGEST) as usize);
+                fs::write(&path, &bytes).expect("file created");
                 Body::File(Arc::new(bytes))
             }
             4 => {
-                let target = (*dice.pick(&NAMES)).to_owned();
-                symlink(&target, &path).expect("a link can be made");
+                let target = (*rng.pick(&NAMES)).to_owned();
+                symlink(&target, &path).expect("link created");
                 Body::Link(target)
             }
             _ => continue,
         };
-        let node = attributes(dice, &path, body);
+        let node = attributes(rng, &path, body);
         let is_dir = matches!(node.body, Body::Dir { .. });
         tree.nodes.push(node);
         let id = tree.nodes.len() - 1;
         tree.entries_mut(dir).insert(name.to_owned(), id);
         if is_dir {
-            fill(dice, &path, tree, id, depth - 1);
+            fill(rng, &path, tree, id, depth - 1);
         }
     }
 }
 
-pub(crate) fn attributes(dice: &mut Dice, path: &Path, body: Body) -> Node {
+pub(crate) fn attributes(rng: &mut Rng, path: &Path, body: Body) -> Node {
     if !matches!(body, Body::Link(_)) {
-        let mode = u32::from(*dice.pick(&MODES));
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode can be set");
+        let mode = u32::from(*rng.pick(&MODES));
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode set");
         if is_root() {
-            let (uid, gid) = *dice.pick(&OWNERS);
-            chown(path, Some(uid), Some(gid)).expect("root may give files away");
+            let (uid, gid) = *rng.pick(&OWNERS);
+            chown(path, Some(uid), Some(gid)).expect("owner set");
         }
     }
-    let attr = fs::symlink_metadata(path).expect("it was made just now");
+    let attr = fs::symlink_metadata(path).expect("attributes");
     let mtime =
         matches!(body, Body::File(_)).then(|| Time { secs: attr.mtime(), nanos: attr.mtime_nsec() as u32 });
     let mode = (attr.mode() & 0o7777) as u16;

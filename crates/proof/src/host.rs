@@ -1,4 +1,4 @@
-//! A server in a process of its own: started, killed, started again where it was.
+//! A server in a process of its own, which tests start, kill and restart.
 
 use crate::meter::Meter;
 use forebay_client::blocking::Client;
@@ -6,6 +6,7 @@ use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Bytes, Job, Member, ServerId};
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Verify};
 use forebay_store::Store;
+use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,39 +15,39 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What a server is started with.
+/// Parameters of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Bytes that files can fill.
+    /// Capacity for file data.
     pub capacity: Bytes,
-    /// Bytes in one region.
+    /// Size of one region.
     pub region: Bytes,
-    /// What the regions live on.
+    /// Medium of the regions.
     pub medium: Medium,
-    /// After so long without a word a client is gone.
+    /// A client that is silent for longer has lost its session.
     pub session: Duration,
-    /// The time to fill a reservation.
+    /// Time limit for a reserved write.
     pub reservation: Duration,
-    /// The time of a handshake.
+    /// Time limit for a handshake.
     pub handshake: Duration,
-    /// Its address on TCP.
+    /// TCP address.
     pub listen: SocketAddr,
-    /// Whether it stands before a directory.
-    pub before: bool,
+    /// Whether it has a back-end directory.
+    pub has_backend: bool,
     /// How it drains to that directory.
     pub drain: Drains,
-    /// Whether clients of its user write by shared memory.
+    /// Whether clients of its user write through shared memory.
     pub rings: bool,
-    /// Which writes go past the buffer; by traffic, streams are short and change their way often.
+    /// Which writes bypass the buffer; in `Traffic` mode streams are short and their route changes often.
     pub route: Mode,
-    /// Whether bytes leave while more come, and what becomes of a write that finds no room.
+    /// Whether bytes drain while more arrive, and what happens to a write that finds no space.
     pub flow: (Pipeline, Full),
 }
 
-/// How long a write waits for room where it could go past a full buffer.
+/// How long a write waits for space where it could bypass a full buffer.
 const SOON: Duration = Duration::from_millis(100);
 
-/// How bytes flow when a buffer is full, by what it is called on a command line.
+/// The flow when the buffer is full, by its command-line suffix.
 const FLOWS: [(&str, (Pipeline, Full)); 4] = [
     ("", (Pipeline::On, Full::Wait)),
     ("+bypass", (Pipeline::On, Full::Bypass)),
@@ -57,11 +58,11 @@ const FLOWS: [(&str, (Pipeline, Full)); 4] = [
 /// How a server drains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drains {
-    /// When it is asked, and when it is rather full.
+    /// On request, and when the buffer is rather full.
     Lazily,
-    /// At once, in small pieces, reading everything back.
+    /// At once, in small writes, with read-back.
     Eagerly,
-    /// The same, to a directory that fails now and then.
+    /// As `Eagerly`, to a directory with injected faults.
     WithFaults,
 }
 
@@ -70,7 +71,7 @@ impl Drains {
         [("lazily", Drains::Lazily), ("eagerly", Drains::Eagerly), ("with-faults", Drains::WithFaults)];
 
     fn word(self) -> String {
-        let (word, _) = Drains::ALL.iter().find(|(_, drains)| *drains == self).expect("all are listed");
+        let (word, _) = Drains::ALL.iter().find(|(_, drains)| *drains == self).expect("known value");
         (*word).to_owned()
     }
 
@@ -80,7 +81,7 @@ impl Drains {
 }
 
 impl Plan {
-    /// The usual times.
+    /// A plan with the default times.
     #[must_use]
     pub fn new(medium: Medium, capacity: Bytes, region: Bytes) -> Plan {
         let usual = Config::default().times;
@@ -92,8 +93,8 @@ impl Plan {
             session,
             reservation,
             handshake,
-            listen: forebay_dice::address(),
-            before: false,
+            listen: forebay_testkit::address(),
+            has_backend: false,
             drain: Drains::Lazily,
             rings: true,
             route: Mode::Buffer,
@@ -101,13 +102,13 @@ impl Plan {
         }
     }
 
-    /// The same, with clients that always ask, also those of its user.
+    /// Without shared memory, so that all clients use sockets.
     #[must_use]
     pub fn without_rings(self) -> Plan {
         Plan { rings: false, ..self }
     }
 
-    /// How many words on the command line of the server process are the plan's.
+    /// Number of command-line arguments for the plan.
     pub const WORDS: usize = 12;
 
     fn words(&self, store: &Path) -> [String; Plan::WORDS] {
@@ -121,18 +122,18 @@ impl Plan {
             millis(self.reservation),
             millis(self.handshake),
             self.listen.to_string(),
-            self.before.to_string(),
+            self.has_backend.to_string(),
             self.drain.word(),
             self.rings.to_string(),
             format!(
                 "{}{}",
                 self.route.name(),
-                FLOWS.iter().find(|(_, flow)| *flow == self.flow).expect("all are listed").0
+                FLOWS.iter().find(|(_, flow)| *flow == self.flow).expect("known value").0
             ),
         ]
     }
 
-    /// What the words on the command line of the server process mean.
+    /// Parses the arguments of the server process.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
         let [
@@ -144,7 +145,7 @@ impl Plan {
             reservation,
             handshake,
             listen,
-            before,
+            has_backend,
             drain,
             rings,
             route,
@@ -163,7 +164,7 @@ impl Plan {
             reservation: time(reservation)?,
             handshake: time(handshake)?,
             listen: listen.parse().ok()?,
-            before: before.parse().ok()?,
+            has_backend: has_backend.parse().ok()?,
             drain: Drains::from_word(drain)?,
             rings: rings.parse().ok()?,
             route: mode.parse().ok()?,
@@ -172,9 +173,9 @@ impl Plan {
         Some((PathBuf::from(store), plan))
     }
 
-    /// Where a file is, beside a store, as long as the directory behind it is not to fail.
+    /// The file beside a store that suspends injected faults while it exists.
     #[must_use]
-    pub fn calm(store: &Path) -> PathBuf {
+    pub fn fault_pause_file(store: &Path) -> PathBuf {
         store.with_file_name("calm")
     }
 
@@ -186,7 +187,7 @@ impl Plan {
         config.region = Some(self.region);
         config.medium = self.medium;
         config.listen = self.listen;
-        config.backend = self.before.then(|| format!("dir:{}", behind(store).display()));
+        config.backend = self.has_backend.then(|| format!("dir:{}", backing_dir(store).display()));
         if self.drain != Drains::Lazily {
             config.drain.threshold = 0;
             config.drain.age = Duration::ZERO;
@@ -196,7 +197,7 @@ impl Plan {
         config.shared_memory = self.rings;
         let (pipeline, full) = self.flow;
         if full == Full::Bypass {
-            // Who can neither go past a full buffer nor find room is told soon.
+            // A write that can neither bypass a full buffer nor find space fails soon.
             config.drain.patience = SOON;
         }
         config.route =
@@ -208,31 +209,31 @@ impl Plan {
     }
 }
 
-/// The directory behind a store.
-fn behind(store: &Path) -> PathBuf {
-    store.with_file_name("behind")
+/// The back-end directory of a store.
+fn backing_dir(store: &Path) -> PathBuf {
+    store.with_file_name("backend")
 }
 
-/// The place of a server among several.
+/// Configuration of a server in a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seat {
-    /// Its number.
+pub struct ClusterConfig {
+    /// Its id.
     pub server: ServerId,
-    /// All servers of the service.
+    /// All servers of the cluster.
     pub servers: Vec<Member>,
-    /// Grows whenever the list changes.
+    /// Increases with every change of the list.
     pub epoch: u64,
-    /// The key that all of them have.
+    /// The key that all servers share.
     pub key: PathBuf,
-    /// How long what a server knows of others' directories counts.
+    /// Lifetime of cached directories of other servers.
     pub lease: Duration,
-    /// How long another server may take to answer.
+    /// Time limit for answers of other servers.
     pub peer: Duration,
-    /// The directory that all of them stand before, if any.
-    pub behind: Option<PathBuf>,
+    /// The back-end directory of the cluster, if any.
+    pub backing_dir: Option<PathBuf>,
 }
 
-impl Seat {
+impl ClusterConfig {
     fn words(&self) -> Vec<String> {
         let member = |member: &Member| {
             let socket = member.socket.as_deref().unwrap_or_default();
@@ -245,14 +246,16 @@ impl Seat {
             self.key.display().to_string(),
             self.lease.as_millis().to_string(),
             self.peer.as_millis().to_string(),
-            self.behind.as_ref().map_or_else(String::new, |behind| behind.display().to_string()),
+            self.backing_dir
+                .as_ref()
+                .map_or_else(String::new, |backing_dir| backing_dir.display().to_string()),
         ]
     }
 
-    /// What the words on the command line of the server process mean.
+    /// Parses the arguments of the server process.
     #[must_use]
-    pub fn from_words(words: &[String]) -> Option<Seat> {
-        let [server, list, epoch, key, lease, peer, behind] = words else {
+    pub fn from_words(words: &[String]) -> Option<ClusterConfig> {
+        let [server, list, epoch, key, lease, peer, backing_dir] = words else {
             return None;
         };
         let member = |text: &str| {
@@ -262,18 +265,18 @@ impl Seat {
             Some(Member { server, address, socket })
         };
         let time = |word: &String| word.parse().ok().map(Duration::from_millis);
-        Some(Seat {
+        Some(ClusterConfig {
             server: ServerId(server.parse().ok()?),
             servers: list.split(',').map(member).collect::<Option<Vec<_>>>()?,
             epoch: epoch.parse().ok()?,
             key: PathBuf::from(key),
             lease: time(lease)?,
             peer: time(peer)?,
-            behind: (!behind.is_empty()).then(|| PathBuf::from(behind)),
+            backing_dir: (!backing_dir.is_empty()).then(|| PathBuf::from(backing_dir)),
         })
     }
 
-    /// Tells a server's configuration of the others.
+    /// Adds the cluster to a server's configuration.
     pub fn apply(&self, config: &mut Config) {
         config.server = self.server;
         config.servers = self.servers.clone();
@@ -281,7 +284,8 @@ impl Seat {
         config.key = Some(self.key.clone());
         config.times.lease = self.lease;
         config.times.peer = self.peer;
-        config.backend = self.behind.as_ref().map(|behind| format!("dir:{}", behind.display()));
+        config.backend =
+            self.backing_dir.as_ref().map(|backing_dir| format!("dir:{}", backing_dir.display()));
         let own = self.servers.iter().find(|member| member.server == self.server);
         if let Some(listen) = own.and_then(|member| member.address.strip_prefix("tcp:")?.parse().ok()) {
             config.listen = listen;
@@ -299,7 +303,7 @@ pub enum By {
 }
 
 impl By {
-    /// Both, in turns.
+    /// Alternates between both.
     #[must_use]
     pub fn turn(number: u64) -> By {
         if number.is_multiple_of(2) { By::Unix } else { By::Tcp }
@@ -309,16 +313,16 @@ impl By {
 /// A server process with a directory of its own.
 pub struct Host {
     program: &'static str,
-    /// What it is started with.
+    /// Its parameters.
     pub plan: Plan,
-    /// Its place among several.
-    pub seat: Option<Seat>,
+    /// Its cluster, if any.
+    pub cluster: Option<ClusterConfig>,
     dir: TempDir,
     child: Option<Child>,
 }
 
 impl Host {
-    /// A server that runs. `program` is the path of `forebay-proof-server`.
+    /// A running server. `program` is the path of `forebay-proof-server`.
     #[must_use]
     pub fn new(program: &'static str, plan: Plan) -> Host {
         let mut host = Host::prepare(program, plan);
@@ -326,25 +330,25 @@ impl Host {
         host
     }
 
-    /// A server that was not started yet.
+    /// A server that is not yet started.
     #[must_use]
     pub fn prepare(program: &'static str, plan: Plan) -> Host {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let host = Host { program, plan, seat: None, dir, child: None };
-        if plan.before {
-            std::fs::create_dir(host.behind()).expect("a directory can be made");
-            File::create(Plan::calm(&host.store())).expect("a file can be made");
+        let host = Host { program, plan, cluster: None, dir, child: None };
+        if plan.has_backend {
+            std::fs::create_dir(host.backing_dir()).expect("directory created");
+            File::create(Plan::fault_pause_file(&host.store())).expect("file created");
         }
         host
     }
 
-    /// The directory behind it.
+    /// Its back-end directory.
     #[must_use]
-    pub fn behind(&self) -> PathBuf {
-        behind(&self.store())
+    pub fn backing_dir(&self) -> PathBuf {
+        backing_dir(&self.store())
     }
 
-    /// The directory that all its files are in.
+    /// The directory of all its files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -362,7 +366,7 @@ impl Host {
         self.config().socket_path()
     }
 
-    /// Its address on TCP.
+    /// Its TCP address.
     #[must_use]
     pub fn tcp(&self) -> SocketAddr {
         self.plan.listen
@@ -376,8 +380,8 @@ impl Host {
 
     fn config(&self) -> Config {
         let mut config = self.plan.config(&self.store());
-        if let Some(seat) = &self.seat {
-            seat.apply(&mut config);
+        if let Some(cluster) = &self.cluster {
+            cluster.apply(&mut config);
         }
         config
     }
@@ -389,47 +393,48 @@ impl Host {
         }
     }
 
-    /// Starts it; the error is what it said when it gave up.
+    /// Starts it; the error is its log output.
     pub fn try_start(&mut self) -> Result<(), String> {
         self.spawn(Command::new(self.program));
         self.await_ready()
     }
 
-    /// Starts it by a command that runs programs as somebody else, from a copy of the program that he may run.
+    /// Starts it through a command that runs programs as another user, from a copy of the program which that user may
+    /// execute.
     pub fn start_as(&mut self, mut command: Command, program: &Path) -> Result<(), String> {
         command.arg(program);
         self.spawn(command);
         self.await_ready()
     }
 
-    /// Starts it, and does not wait.
+    /// Starts it without waiting.
     pub fn begin(&mut self) {
         self.spawn(Command::new(self.program));
     }
 
     fn spawn(&mut self, mut command: Command) {
-        assert!(self.child.is_none(), "it runs already");
+        assert!(self.child.is_none(), "the server runs already");
         let log = File::options().append(true).create(true).open(self.log_path()).expect("a log");
         command.args(self.plan.words(&self.store()));
-        command.args(self.seat.iter().flat_map(Seat::words));
+        command.args(self.cluster.iter().flat_map(ClusterConfig::words));
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
-        self.child = Some(child.expect("the server's program runs"));
+        self.child = Some(child.expect("server process"));
     }
 
-    /// Waits until it serves; the error is what it said when it gave up.
+    /// Waits until it serves; the error is its log output.
     pub fn await_ready(&mut self) -> Result<(), String> {
         let before = self.log().len();
-        let child = self.child.as_mut().expect("it was started");
+        let child = self.child.as_mut().expect("started server");
         let mut line = String::new();
-        let output = child.stdout.as_mut().expect("its output was asked for");
-        BufReader::new(output).read_line(&mut line).expect("its output can be read");
+        let output = child.stdout.as_mut().expect("piped output");
+        BufReader::new(output).read_line(&mut line).expect("readable output");
         if line == "ready\n" {
             return Ok(());
         }
-        let status = self.child.take().expect("it was started").wait().expect("it can be waited for");
+        let status = self.child.take().expect("started server").wait().expect("exit status");
         let log = self.log();
-        let said = log.get(before.min(log.len())..).filter(|said| !said.is_empty()).unwrap_or(&log);
-        Err(format!("{status}: {}", said.trim()))
+        let output = log.get(before.min(log.len())..).filter(|output| !output.is_empty()).unwrap_or(&log);
+        Err(format!("{status}: {}", output.trim()))
     }
 
     /// Whether it was started.
@@ -438,26 +443,43 @@ impl Host {
         self.child.is_some()
     }
 
-    /// Its process.
+    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        self.child.as_ref().expect("running server").id()
     }
 
-    /// What it uses.
+    /// The resources that it uses.
     #[must_use]
     pub fn meter(&self) -> Meter {
         Meter::of(self.pid())
     }
 
-    /// Kills it: `kill -9`.
+    /// Kills it with `kill -9`.
     pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("it can be killed");
-        child.wait().expect("it can be waited for");
+        let mut child = self.child.take().expect("running server");
+        child.kill().expect("killed");
+        child.wait().expect("exit status");
     }
 
-    /// Acts while the server is killed after a while, and started again.
+    /// Stops its process for the given time (`SIGSTOP`, then `SIGCONT`), as a paused virtual machine.
+    pub fn pause(&self, time: Duration) {
+        self.signal(Signal::STOP);
+        std::thread::sleep(time);
+        self.signal(Signal::CONT);
+    }
+
+    /// Stops its process until it is killed.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("running server");
+        rustix::process::kill_process(Pid::from_child(child), signal).expect("signal sent");
+    }
+
+    /// Runs `act` while the server is killed after the given time, and restarted.
     pub fn killed_within<T>(&mut self, patience: Duration, act: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -469,11 +491,11 @@ impl Host {
         })
     }
 
-    /// Stops it in order.
+    /// Shuts it down.
     pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("it runs");
+        let mut child = self.child.take().expect("running server");
         drop(child.stdin.take());
-        let status = child.wait().expect("it can be waited for");
+        let status = child.wait().expect("exit status");
         assert!(status.success(), "the server ended with {status}: {}", self.log());
     }
 
@@ -481,13 +503,13 @@ impl Host {
         self.dir.path().join("log")
     }
 
-    /// Everything it ever said on its standard error.
+    /// Everything it wrote to its standard error.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// How a client is to find it.
+    /// Configuration of a client.
     #[must_use]
     pub fn client_config(&self, by: By) -> ClientConfig {
         let tcp = self.tcp();
@@ -503,18 +525,18 @@ impl Host {
         }
     }
 
-    /// A client of one of several jobs.
+    /// A client of the given job.
     #[must_use]
     pub fn client_of(&self, job: usize, by: By) -> Client {
         let mut config = self.client_config(by);
         config.job.label = format!("{job}");
-        Client::connect(config).expect("the server lets its owner in")
+        Client::connect(config).expect("client connected")
     }
 
-    /// A client of it.
+    /// A connected client.
     #[must_use]
     pub fn client(&self, by: By) -> Client {
-        Client::connect(self.client_config(by)).expect("the server lets its owner in")
+        Client::connect(self.client_config(by)).expect("client connected")
     }
 }
 

@@ -1,23 +1,23 @@
-//! What was acknowledged, written down outside of the server: one file of one writer.
+//! The acknowledged writes of one file of one writer, recorded outside of the server.
 
 use crate::block::Block;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It was acknowledged.
+    /// The server acknowledged it.
     Done,
-    /// The server died over it: nobody knows.
+    /// The server died during the call: the outcome is unknown.
     Unknown,
 }
 
-/// A state in which the file may be: `None` if it is not there, else the version in each slot, 0 for none.
+/// A possible state of the file: `None` if it does not exist, else the version in each slot (0 for none).
 type State = Option<Vec<u64>>;
 
-/// The states in which a file may be: one, or two while a call's fate is unknown.
+/// The possible states of a file: one, or two while the outcome of a call is unknown.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    /// Who writes it.
+    /// Its writer.
     pub writer: u64,
     /// Bytes in one slot.
     pub slot: u64,
@@ -33,25 +33,25 @@ impl Ledger {
         Ledger { writer, slot, slots, states: vec![None], next: 0 }
     }
 
-    /// Whether the file is there.
+    /// Whether the file exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.states[0].is_some()
     }
 
-    /// How many slots it can have.
+    /// Number of slots.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// A block that was never written before.
+    /// A block with a new version.
     pub fn block(&mut self, slot: usize) -> Block {
         self.next += 1;
         Block { writer: self.writer, slot: slot as u64, version: self.next, len: self.slot }
     }
 
-    /// Notes that a block was, or may have been, written.
+    /// Records that a block was, or may have been, written.
     pub fn wrote(&mut self, block: Block, fate: Fate) {
         let (slot, version) = (block.slot as usize, block.version);
         self.note(fate, |state| {
@@ -62,13 +62,13 @@ impl Ledger {
         });
     }
 
-    /// Notes that the file was made empty.
+    /// Records that the file was truncated to zero or created.
     pub fn emptied(&mut self, fate: Fate) {
         self.note(fate, |_| Some(Vec::new()));
     }
 
-    /// Notes that the file was cut to so many slots.
-    pub fn cut(&mut self, slots: usize, fate: Fate) {
+    /// Records that the file was truncated to the given number of slots.
+    pub fn truncated(&mut self, slots: usize, fate: Fate) {
         self.note(fate, |state| {
             let mut state = state.clone().unwrap_or_default();
             state.resize(slots, 0);
@@ -76,13 +76,13 @@ impl Ledger {
         });
     }
 
-    /// Notes that the file was removed.
+    /// Records that the file was removed.
     pub fn removed(&mut self, fate: Fate) {
         self.note(fate, |_| None);
     }
 
     fn note(&mut self, fate: Fate, change: impl Fn(&State) -> State) {
-        assert_eq!(self.states.len(), 1, "the last fate was settled");
+        assert_eq!(self.states.len(), 1, "the outcome of the previous call is known");
         let after = change(&self.states[0]);
         match fate {
             Fate::Done => self.states = vec![after],
@@ -90,8 +90,8 @@ impl Ledger {
         }
     }
 
-    /// Compares with what is there now (`None`: nothing), and takes it as the truth if it may be.
-    pub fn settle(&mut self, bytes: Option<&[u8]>) -> Result<(), String> {
+    /// Checks that the contents (`None`: no file) are a possible state, and makes them the only one.
+    pub fn reconcile(&mut self, bytes: Option<&[u8]>) -> Result<(), String> {
         let found = bytes.map(|bytes| self.versions(bytes)).transpose()?;
         if !self.states.contains(&found) {
             return Err(format!(

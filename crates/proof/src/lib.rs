@@ -1,25 +1,25 @@
-//! Proofs of the whole service: what the tests of this package share.
+//! End-to-end tests of the whole service: what the tests of this package share.
 //!
 //! ```text
-//! host, fleet         a server process that can be killed, and several of one service
-//! raw, meter          frames without a client, what a process uses
-//! tree, oracle, op    the reference model of a file system, and what can be done to it
-//! driver              random operations in both worlds, compared after every step
-//! found, meddle       what is behind before the service, and what somebody else changes there
-//! behind, faults      what the service has brought there, though it fails now and then
-//! block, ledger       writes that describe themselves, and what was acknowledged of them
-//! person              real users
+//! host, fleet         a server process that can be killed, and a cluster of them
+//! raw, meter          frames without a client; resources that a process uses
+//! tree, oracle, op    reference model of a file system, and its operations
+//! driver              random operations on service and model, compared after every step
+//! found, meddle       back-end files that exist before the service, and changes by another process
+//! backing, faults     comparison of drained files with the model; injected back-end faults
+//! block, ledger       self-describing writes, and the acknowledged ones
+//! person              real users of this host
 //! process             clients in processes of their own
 //! ```
 //!
-//! **Invariant**: everything goes through real sockets to a real process, and nothing here knows more about the
-//! server than a client may know. Whatever fails prints the seed that repeats it.
+//! **Invariant**: everything goes through real sockets to a real process, and the tests know no more about the server
+//! than a client may. A failing test prints the seed that repeats it.
 //!
-//! **Deliberately absent**: tests of a single room (they live there), and any assertion about a wall clock.
+//! **Deliberately absent**: tests of a single module (they are next to it), and assertions about wall-clock time.
 
 #![forbid(unsafe_code)]
 
-mod behind;
+mod backing;
 mod block;
 mod driver;
 mod faults;
@@ -36,12 +36,12 @@ mod process;
 mod raw;
 mod tree;
 
-pub use behind::drain;
+pub use backing::drain;
 pub use block::{Block, HEAD};
 pub use driver::{Driver, Step};
 pub use fleet::Fleet;
-pub use forebay_dice::{Dice, Seeded, is_root, pattern, rounds, skip};
-pub use host::{By, Drains, Host, Plan, Seat};
+pub use forebay_testkit::{Rng, Seeded, is_root, pattern, rounds, skip};
+pub use host::{By, ClusterConfig, Drains, Host, Plan};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};

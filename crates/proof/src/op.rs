@@ -1,11 +1,11 @@
-//! What can be done to a file system by path, and how it is done through a client.
+//! Operations on a file system by path, and how a client performs them.
 
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
 use forebay_model::{Attr, Error, FileKind, Gid, Name, Result, SetTime, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
 
-/// One thing to do.
+/// One operation.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "each is the call of the client with that name")]
 pub enum Op {
@@ -30,14 +30,14 @@ pub enum Op {
     Open { path: String, options: OpenOptions },
 }
 
-/// What of a file's attributes the model knows.
+/// The attributes that the model knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its mode.
     pub mode: u16,
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u32,
     /// Its owner and group.
     pub owner: (u32, u32),
@@ -52,18 +52,18 @@ impl From<&Attr> for Seen {
     }
 }
 
-/// What came of it.
+/// The answer of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was done.
+    /// Success without a value.
     Done,
     /// Attributes.
     Seen(Seen),
-    /// Bytes: of an attribute, of a link.
+    /// The value of an attribute, or the target of a link.
     Bytes(Vec<u8>),
-    /// Names of attributes.
+    /// Names of extended attributes.
     Names(Vec<String>),
-    /// Entries, in the order of their names.
+    /// Entries, sorted by name.
     Entries(Vec<(String, FileKind)>),
 }
 
@@ -71,7 +71,7 @@ fn text(name: &Name) -> String {
     String::from_utf8_lossy(name.as_bytes()).into_owned()
 }
 
-/// Does it; an open file comes as the second.
+/// Performs the operation; returns the answer, and the file that was opened.
 pub fn perform(client: &Client, op: &Op) -> Result<(Answer, Option<File>), Error> {
     let seen = |attr: Attr| Answer::Seen(Seen::from(&attr));
     let done = |()| Answer::Done;

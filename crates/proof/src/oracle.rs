@@ -1,4 +1,4 @@
-//! What each operation should do and answer.
+//! The expected effect and answer of each operation.
 
 use crate::op::{Answer, Op};
 use crate::tree::{Body, Checked, Node, NodeId, READ, ROOT, SEARCH, Tree, WRITE, is_member};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 const SET_GID: u16 = 0o2000;
 const STICKY: u16 = 0o1000;
-/// How often opening a path follows a link in the last place.
+/// How many symbolic links opening a path follows in the last component.
 const TRIES: usize = 41;
 
 impl Tree {
-    /// Does it as `who`. An opened file comes as the second.
+    /// Applies `op` as `who`. Returns the answer, and the file that was opened.
     pub fn apply(&mut self, who: &Identity, op: &Op) -> Result<(Answer, Option<NodeId>), ErrorKind> {
         if let Op::Open { path, options } = op {
             let file = self.open(who, path, *options)?;
@@ -23,7 +23,7 @@ impl Tree {
         self.change(who, op).map(|answer| (answer, None))
     }
 
-    /// Whether a path leads to a directory, permissions aside.
+    /// Whether a path leads to a directory, ignoring permissions.
     pub fn leads_to_directory(&self, path: &str) -> bool {
         self.walk(&Identity::root(), ROOT, path, true, false).is_ok_and(|id| self.is_dir(id))
     }
@@ -81,7 +81,7 @@ impl Tree {
                 Body::Link(target) => Ok(Answer::Bytes(target.clone().into_bytes())),
                 _ => Err(ErrorKind::Invalid),
             },
-            _ => panic!("{op:?} is done elsewhere"),
+            _ => panic!("{op:?} is handled elsewhere"),
         }
     }
 
@@ -129,7 +129,7 @@ impl Tree {
         self.need(who, id, bits)
     }
 
-    /// Fails unless a name may be put there.
+    /// Fails unless the name is free and may be created.
     fn vacant(&self, who: &Identity, dir: NodeId, name: &str) -> Checked<()> {
         let entries = self.entries(dir)?;
         self.need(who, dir, SEARCH)?;
@@ -168,7 +168,7 @@ impl Tree {
         Ok(Answer::Seen(self.seen(id)))
     }
 
-    /// Fails unless a name may be taken away.
+    /// Fails unless a name may be removed.
     fn may_take(&self, who: &Identity, dir: NodeId, id: NodeId) -> Checked<()> {
         self.need(who, dir, WRITE | SEARCH)?;
         let sticky = self.nodes[dir].mode & STICKY != 0;
@@ -276,7 +276,7 @@ impl Tree {
 
     fn set_attr(&mut self, who: &Identity, op: &Op) -> Checked<Answer> {
         let (Op::Chmod { path, .. } | Op::Chown { path, .. } | Op::Utimens { path, .. }) = op else {
-            panic!("{op:?} is done elsewhere");
+            panic!("{op:?} is handled elsewhere");
         };
         let id = self.walk(who, ROOT, path, true, false)?;
         let (owns, is_dir) = (self.owns(who, id), self.is_dir(id));
@@ -314,7 +314,7 @@ impl Tree {
         | Op::RemoveXattr { path, .. }
         | Op::ListXattr { path }) = op
         else {
-            panic!("{op:?} is done elsewhere");
+            panic!("{op:?} is handled elsewhere");
         };
         let id = self.walk(who, ROOT, path, true, false)?;
         match op {

@@ -1,4 +1,4 @@
-//! Real users of this machine, made for a test and removed after it.
+//! Real users of this host, created for a test and removed after it.
 
 use crate::raw::{Raw, Relay, hello};
 use forebay_model::{Error, Identity};
@@ -9,33 +9,33 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A user of this machine with a group of the same name.
+/// A user of this host with a group of the same name.
 pub struct Person {
     name: String,
-    /// Its number.
+    /// Its uid.
     pub uid: u32,
-    /// Its group's number.
+    /// Its gid.
     pub gid: u32,
 }
 
-/// How often the user database is tried that another test has locked.
+/// How often a command is retried while another test has locked the user database.
 const TRIES: u32 = 100;
 
 fn run(program: &str, words: &[&str]) -> Output {
-    let mut said = String::new();
+    let mut output_text = String::new();
     for _ in 0..TRIES {
         let output = Command::new(program).args(words).output();
-        let output = output.unwrap_or_else(|error| panic!("{program} does not run: {error}"));
+        let output = output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
         if output.status.success() {
             return output;
         }
-        said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if !said.contains("lock") {
+        output_text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if !output_text.contains("lock") {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    panic!("{program} {words:?}: {said}");
+    panic!("{program} {words:?}: {output_text}");
 }
 
 fn number(name: &str, what: &str) -> u32 {
@@ -44,7 +44,7 @@ fn number(name: &str, what: &str) -> u32 {
 }
 
 impl Person {
-    /// Makes one; only root may.
+    /// Creates a user; needs root.
     #[must_use]
     pub fn new() -> Person {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -54,20 +54,19 @@ impl Person {
         Person { name, uid, gid }
     }
 
-    /// Puts it into the other's group too.
+    /// Adds the user to the other user's group.
     pub fn join(&self, other: &Person) {
         run("usermod", &["--append", "--groups", &other.name, &self.name]);
     }
 
-    /// As the server should see it, with its primary group alone.
+    /// The identity that the server should see, with the primary group only.
     #[must_use]
     pub fn identity(&self) -> Identity {
         let (uid, gid) = (forebay_model::Uid(self.uid), forebay_model::Gid(self.gid));
         Identity { uid, gid, groups: Vec::new() }
     }
 
-    /// A command that runs as this user, with the groups that the machine knows of; the program is its first
-    /// argument.
+    /// A command that runs as this user, with the groups of the user database; the program is its first argument.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
@@ -76,19 +75,19 @@ impl Person {
         command
     }
 
-    /// Connections of this user on which nothing is said, held until the relay is dropped.
+    /// Opens silent connections of this user, held until the relay is dropped.
     #[must_use]
-    pub fn knock(&self, relay: &str, socket: &Path, count: usize) -> Relay {
+    pub fn hold_connections(&self, relay: &str, socket: &Path, count: usize) -> Relay {
         let mut command = self.command();
         command.arg(relay).arg(socket).arg(count.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut relay = Relay::new(command.spawn().expect("setpriv runs"));
-        let mut said = [0; 5];
-        relay.read_exact(&mut said).expect("it connects");
-        assert_eq!(&said, b"held\n");
+        let mut output_text = [0; 5];
+        relay.read_exact(&mut output_text).expect("connections");
+        assert_eq!(&output_text, b"held\n");
         relay
     }
 
-    /// A connection of this user that was let in. `relay` is the path of `forebay-proof-relay`.
+    /// A connection of this user after the handshake. `relay` is the path of `forebay-proof-relay`.
     pub fn connect(
         &self,
         relay: &str,
@@ -112,7 +111,7 @@ impl Default for Person {
 
 impl Drop for Person {
     fn drop(&mut self) {
-        // A test that fails has more important things to say.
+        // A failing test must not fail again during cleanup.
         for _ in 0..TRIES {
             let gone = Command::new("userdel").arg(&self.name).stderr(Stdio::null()).status();
             if gone.is_ok_and(|status| status.success()) {

@@ -1,10 +1,13 @@
-//! Frames and nothing else: a peer that says what no client would.
+//! Raw frames: a peer that can send what no client sends.
 
 use forebay_model::{Access, Attr, Error, ErrorKind, FileId, Gid, Identity, Job, Name, Uid};
 use forebay_wire::{
-    Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, IfExists, Key, Proof, Reply,
-    Request, Token, VERSION, Welcome, body, client_proof, frame,
+    Agreed, Answer, At, CHUNK, CHUNK_HEAD, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello,
+    IfExists, Initiator, Key, Opener, Proof, Reply, Request, Sealer, Security, TAG, Token, VERSION, Welcome,
+    body, frame_with,
 };
+use serde::Serialize;
+use serde::ser::{SerializeTuple, Serializer};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -12,12 +15,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::Duration;
 
-/// Longest wait for anything: only reached when something is lost.
+/// Longest wait for a reply; reached only if it is lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Something that carries bytes to the server and back.
+/// A byte stream to the server and back.
 pub trait Socket: Read + Write + Send {
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending direction.
     fn end_writing(&mut self);
 }
 
@@ -34,7 +37,7 @@ impl Socket for TcpStream {
     }
 }
 
-/// A process of another user that passes bytes on.
+/// A process of another user that relays bytes.
 pub struct Relay {
     child: Child,
     to: Option<ChildStdin>,
@@ -42,7 +45,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The process must have been started with pipes.
+    /// Takes over a process that was started with pipes.
     #[must_use]
     pub fn new(mut child: Child) -> Relay {
         let (to, from) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
@@ -74,92 +77,136 @@ impl Socket for Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A connection that speaks frames.
+/// A connection that sends and receives frames.
 pub struct Raw {
-    /// Where they go.
+    /// The byte stream.
     pub socket: Box<dyn Socket>,
     next: u64,
     who: Option<Identity>,
+    /// Whether a key has to be proved.
+    tcp: bool,
+    sealer: Option<Sealer>,
+    opener: Option<Opener>,
 }
 
-/// A good hello.
+/// A body of exactly these bytes.
+struct Verbatim<'a>(&'a [u8]);
+
+impl Serialize for Verbatim<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = serializer.serialize_tuple(self.0.len())?;
+        self.0.iter().try_for_each(|byte| bytes.serialize_element(byte))?;
+        bytes.end()
+    }
+}
+
+/// A valid hello.
 #[must_use]
 pub fn hello(channel: Channel, client: u128) -> Hello {
     let (user, group) = ("tester".to_owned(), "testers".to_owned());
     let job = Job { label: "77".to_owned(), user, group, nodes: 1, priority: 0 };
-    Hello { version: VERSION, channel, client, job, nonce: [7; 32], roster: None }
+    Hello { version: VERSION, channel, client, job, roster: None }
 }
 
 impl Raw {
-    /// A connection on which nothing was said.
+    /// A connection before the handshake.
     #[must_use]
     pub fn over(socket: Box<dyn Socket>) -> Raw {
-        Raw { socket, next: 1, who: None }
+        Raw { socket, next: 1, who: None, tcp: false, sealer: None, opener: None }
     }
 
-    /// A Unix socket on which nothing was said.
-    pub fn knock(path: &Path) -> io::Result<Raw> {
+    /// A connection to a Unix socket, before the handshake.
+    pub fn open(path: &Path) -> io::Result<Raw> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(LOST))?;
         Ok(Raw::over(Box::new(socket)))
     }
 
-    /// A TCP connection on which nothing was said.
-    pub fn knock_tcp(address: SocketAddr) -> io::Result<Raw> {
+    /// A TCP connection, before the handshake.
+    pub fn open_tcp(address: SocketAddr) -> io::Result<Raw> {
         let socket = TcpStream::connect(address)?;
         socket.set_read_timeout(Some(LOST))?;
-        Ok(Raw::over(Box::new(socket)))
+        Ok(Raw { tcp: true, ..Raw::over(Box::new(socket)) })
     }
 
-    /// A Unix socket that was let in.
+    /// A connection to a Unix socket, after the handshake.
     pub fn unix(path: &Path, channel: Channel, client: u128) -> Result<Raw, Error> {
-        let mut raw = Raw::knock(path).expect("somebody listens");
+        let mut raw = Raw::open(path).expect("socket connection");
         raw.greet(&hello(channel, client), None).map(|_| raw)
     }
 
-    /// Says hello, proves what has to be proved, and hears the answer.
+    /// Performs the handshake.
     pub fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
         let broken = |error: io::Error| Error::new(ErrorKind::Unreachable, error.to_string());
-        self.send_frame(FrameKind::Hello, 0, hello, &[]).map_err(broken)?;
-        let mut greeting = self.greeting().map_err(broken)?;
-        if let Greeting::Challenge { nonce } = greeting {
-            let seal = key.map_or([0; 32], |key| client_proof(key, hello, &nonce));
-            self.send_frame(FrameKind::Proof, 0, &Proof { seal }, &[]).map_err(broken)?;
-            greeting = self.greeting().map_err(broken)?;
+        let mut level = Security::None;
+        if self.tcp {
+            let key = key.cloned().unwrap_or(Key::new([0; 32])).into();
+            let (initiator, opening) = Initiator::open(&key, level, hello)?;
+            self.send_frame(FrameKind::Hello, 0, &opening, &[]).map_err(broken)?;
+            let noise = match self.greeting().map_err(broken)? {
+                Greeting::Challenge { noise } => noise,
+                Greeting::Refusal(error) => return Err(error),
+                Greeting::Welcome(_) => panic!("accepted without a proof"),
+            };
+            let agreed: Agreed = initiator.finish(&noise)?;
+            level = agreed.level;
+            (self.sealer, self.opener) = (Some(agreed.sealer), Some(agreed.opener));
+            self.send_frame(FrameKind::Proof, 0, &Proof {}, &[]).map_err(broken)?;
+        } else {
+            self.send_frame(FrameKind::Hello, 0, hello, &[]).map_err(broken)?;
         }
-        match greeting {
-            Greeting::Welcome(welcome) => Ok(welcome),
-            Greeting::Refusal(error) => Err(error),
-            Greeting::Challenge { .. } => panic!("challenged twice"),
-        }
+        let welcome = match self.greeting().map_err(broken)? {
+            Greeting::Welcome(welcome) => welcome,
+            Greeting::Refusal(error) => return Err(error),
+            Greeting::Challenge { .. } => panic!("unexpected challenge"),
+        };
+        self.sealer = self.sealer.take().and_then(|sealer| sealer.agreed(level));
+        self.opener = self.opener.take().and_then(|opener| opener.agreed(level));
+        Ok(welcome)
     }
 
     fn greeting(&mut self) -> io::Result<Greeting> {
         let header = self.header()?;
         assert_eq!(header.kind, FrameKind::Greeting);
-        Ok(body(&self.take(header.body)?).expect("a greeting"))
+        Ok(body(&self.take_body(&header)?).expect("a greeting"))
     }
 
-    /// From now on, calls are made on behalf of this user.
+    /// Sends the bytes of a frame, valid or not; on a sealed connection they are sealed as far as they form a frame.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let header = bytes.first_chunk::<HEADER>().and_then(|head| Header::decode(head).ok());
+        let (Some(header), Some(sealer)) = (header, &mut self.sealer) else {
+            return self.socket.write_all(bytes);
+        };
+        let rest = &bytes[HEADER..];
+        let (body, payload) = rest.split_at(rest.len().min(header.body as usize));
+        let mut sealed = Vec::new();
+        sealer
+            .frame(&mut sealed, header.kind, header.id, &Verbatim(body), header.payload)
+            .expect("valid length");
+        payload.chunks(CHUNK).for_each(|part| sealer.chunk(&mut sealed, part));
+        self.socket.write_all(&sealed)
+    }
+
+    /// Sends the identity of this user with all further calls.
     #[must_use]
     pub fn acting(mut self, uid: u32) -> Raw {
         self.who = Some(Identity { uid: Uid(uid), gid: Gid(uid), groups: Vec::new() });
         self
     }
 
-    /// From now on, calls name this person.
-    pub fn pose(&mut self, who: Option<Identity>) {
+    /// Sends this identity with all further calls.
+    pub fn set_identity(&mut self, who: Option<Identity>) {
         self.who = who;
     }
 
     /// Sends a whole frame.
-    pub fn send_frame<T: serde::Serialize>(
+    pub fn send_frame<T: Serialize>(
         &mut self,
         kind: FrameKind,
         id: u64,
@@ -167,13 +214,17 @@ impl Raw {
         payload: &[u8],
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
-        frame(&mut bytes, kind, id, body, payload.len() as u32).expect("it fits a frame");
-        bytes.extend_from_slice(payload);
+        frame_with(self.sealer.as_mut(), &mut bytes, kind, id, body, payload.len() as u32)
+            .expect("frame fits");
+        match &mut self.sealer {
+            Some(sealer) => payload.chunks(CHUNK).for_each(|part| sealer.chunk(&mut bytes, part)),
+            None => bytes.extend_from_slice(payload),
+        }
         self.socket.write_all(&bytes)?;
         self.socket.flush()
     }
 
-    /// Sends a request and does not wait; returns its number.
+    /// Sends a request without waiting; returns its number.
     pub fn send(&mut self, request: Request, payload: &[u8]) -> io::Result<u64> {
         self.next += 1;
         let call = Call { identity: self.who.clone(), request };
@@ -185,12 +236,12 @@ impl Raw {
     pub fn receive(&mut self) -> io::Result<(u64, Answer, Vec<u8>)> {
         let header = self.header()?;
         assert_eq!(header.kind, FrameKind::Answer);
-        let answer = body(&self.take(header.body)?).expect("an answer");
-        Ok((header.id, answer, self.take(header.payload)?))
+        let answer = body(&self.take_body(&header)?).expect("an answer");
+        Ok((header.id, answer, self.take_payload(header.payload)?))
     }
 
-    /// Asks, and waits for the answer and its payload.
-    pub fn ask(&mut self, request: Request, payload: &[u8]) -> Result<(Reply, Vec<u8>), Error> {
+    /// Sends a request, and waits for the answer and its payload.
+    pub fn request(&mut self, request: Request, payload: &[u8]) -> Result<(Reply, Vec<u8>), Error> {
         let broken = |error: io::Error| Error::new(ErrorKind::Unreachable, error.to_string());
         let id = self.send(request, payload).map_err(broken)?;
         let (answered, answer, payload) = self.receive().map_err(broken)?;
@@ -198,12 +249,12 @@ impl Raw {
         answer.map(|reply| (reply, payload))
     }
 
-    /// Asks on a control connection.
+    /// Sends a request on a control connection.
     pub fn call(&mut self, request: Request) -> Answer {
-        self.ask(request, &[]).map(|(reply, _)| reply)
+        self.request(request, &[]).map(|(reply, _)| reply)
     }
 
-    /// Whether the server has closed this connection; whatever it still said is ignored.
+    /// Whether the server has closed this connection; ignores what it sent before.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.socket.read_to_end(&mut rest) {
@@ -218,6 +269,31 @@ impl Raw {
         Ok(Header::decode(&bytes).expect("a header"))
     }
 
+    fn take_body(&mut self, header: &Header) -> io::Result<Vec<u8>> {
+        let gap = if self.opener.is_some() { TAG } else { 0 };
+        let mut bytes = self.take(header.body + gap as u32)?;
+        if let Some(opener) = &mut self.opener {
+            opener.frame(header, &mut bytes).expect("a sealed frame");
+        }
+        Ok(bytes.split_off(gap))
+    }
+
+    fn take_payload(&mut self, len: u32) -> io::Result<Vec<u8>> {
+        if self.opener.is_none() {
+            return self.take(len);
+        }
+        let mut payload = Vec::new();
+        while payload.len() < len as usize {
+            let head = self.take(CHUNK_HEAD as u32)?;
+            let left = len - payload.len() as u32;
+            let (len, tag) = Opener::chunk_head(head.first_chunk().expect("a head"), left).expect("a chunk");
+            let mut chunk = self.take(len as u32)?;
+            self.opener.as_mut().expect("sealed connection").chunk(&tag, &mut chunk).expect("a sealed chunk");
+            payload.extend_from_slice(&chunk);
+        }
+        Ok(payload)
+    }
+
     fn take(&mut self, len: u32) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
         self.socket.read_exact(&mut bytes)?;
@@ -225,9 +301,9 @@ impl Raw {
     }
 }
 
-/// What tests ask for again and again.
+/// Requests that many tests use.
 impl Raw {
-    /// Makes a file, and has it open.
+    /// Creates and opens a file.
     pub fn create(&mut self, dir: FileId, text: &str, mode: u16) -> Token {
         let (name, access, if_exists) = (name(text), Access::BOTH, IfExists::Refuse);
         match self.call(Request::Create { dir, name, mode, access, if_exists }) {
@@ -236,11 +312,11 @@ impl Raw {
         }
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn make_dir(&mut self, dir: FileId, text: &str, mode: u16) -> FileId {
         match self.call(Request::MakeDir { dir, name: name(text), mode }) {
             Ok(Reply::Attr(attr)) => attr.id,
-            other => panic!("cannot make {text}: {other:?}"),
+            other => panic!("cannot create directory {text}: {other:?}"),
         }
     }
 
@@ -248,31 +324,31 @@ impl Raw {
     pub fn walk(&mut self, path: &str) -> Result<Attr, Error> {
         match self.call(Request::Walk { dir: FileId::ROOT, path: path.into(), follow: false })? {
             Reply::Found(attr) => Ok(attr),
-            other => panic!("walked to {other:?}"),
+            other => panic!("unexpected reply to a walk: {other:?}"),
         }
     }
 
     /// Writes on a data connection.
     pub fn write(&mut self, token: Token, at: At, bytes: &[u8]) -> Result<u64, Error> {
-        match self.ask(Request::Write { token, at }, bytes)?.0 {
+        match self.request(Request::Write { token, at }, bytes)?.0 {
             Reply::Written { offset } => Ok(offset),
-            other => panic!("wrote and got {other:?}"),
+            other => panic!("unexpected reply to a write: {other:?}"),
         }
     }
 
     /// Reads on a data connection.
     pub fn read(&mut self, token: Token, offset: u64, len: u32) -> Result<Vec<u8>, Error> {
-        self.ask(Request::Read { token, offset, len }, &[]).map(|(_, payload)| payload)
+        self.request(Request::Read { token, offset, len }, &[]).map(|(_, payload)| payload)
     }
 }
 
-/// A name that is one.
+/// A valid name.
 #[must_use]
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// Asserts that something was refused, and how.
+/// Asserts that the result is one of these errors.
 pub fn refused<T: std::fmt::Debug>(what: &str, result: Result<T, Error>, kinds: &[ErrorKind]) {
     match result {
         Err(error) if kinds.contains(&error.kind()) => {}

@@ -1,12 +1,12 @@
-//! A file system as one would write it on a napkin: a list of nodes, no store, no locks. Paths, rights and names;
-//! what operations do to it is in `oracle`.
+//! The model of a file system: a list of nodes, with paths, permissions and names; no store, no locks. `oracle` defines
+//! the operations.
 
 use crate::op::Seen;
 use forebay_model::{ErrorKind, FileKind, Identity, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A node, for ever.
+/// Identifies a node; never reused.
 pub type NodeId = usize;
 
 /// The root directory.
@@ -16,50 +16,50 @@ pub(crate) const WRITE: u16 = 2;
 pub(crate) const SEARCH: u16 = 1;
 
 const MOST_LINKS: usize = 40;
-/// The length that every directory shows.
+/// The length that every directory reports.
 const DIRECTORY: u64 = 4096;
 
-/// A file, directory or link.
+/// A file, directory or symbolic link.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
-    /// When its bytes last changed, where somebody set that.
+    /// Modification time, if an operation has set it.
     pub(crate) mtime: Option<Time>,
-    /// What it is.
+    /// Its contents.
     pub body: Body,
 }
 
-/// What a node is.
+/// The kind and contents of a node.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A file and its bytes.
     File(Arc<Vec<u8>>),
-    /// A symbolic link and what it says.
+    /// A symbolic link and its target.
     Link(String),
     /// A directory.
     Dir {
-        /// The directory above.
+        /// The parent directory.
         parent: NodeId,
         /// Its entries.
         entries: BTreeMap<String, NodeId>,
     },
 }
 
-/// The whole file system. Nodes without a name stay, because somebody may have them open.
+/// The whole file system. Nodes without a name stay, because they may be open.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(crate) nodes: Vec<Node>,
-    /// Directories show one link, which says that nobody counted.
+    /// Directories report a link count of 1, that is, not counted.
     pub(crate) hides_links: bool,
 }
 
 pub(crate) type Checked<T> = Result<T, ErrorKind>;
 
 impl Tree {
-    /// A root directory that everybody may use.
+    /// A tree with a root directory only.
     #[must_use]
     pub fn new(uid: u32, gid: u32, mode: u16) -> Tree {
         let body = Body::Dir { parent: ROOT, entries: BTreeMap::new() };
@@ -82,7 +82,7 @@ impl Tree {
     pub fn bytes(&self, id: NodeId) -> &[u8] {
         match &self.nodes[id].body {
             Body::File(bytes) => bytes,
-            _ => panic!("it is no file"),
+            _ => panic!("not a file"),
         }
     }
 
@@ -92,7 +92,7 @@ impl Tree {
         node.mtime = None;
         match &mut node.body {
             Body::File(bytes) => Arc::make_mut(bytes),
-            _ => panic!("it is no file"),
+            _ => panic!("not a file"),
         }
     }
 
@@ -106,18 +106,18 @@ impl Tree {
     pub(crate) fn entries_mut(&mut self, dir: NodeId) -> &mut BTreeMap<String, NodeId> {
         match &mut self.nodes[dir].body {
             Body::Dir { entries, .. } => entries,
-            _ => panic!("it was a directory before"),
+            _ => panic!("not a directory"),
         }
     }
 
     pub(crate) fn parent(&self, dir: NodeId) -> NodeId {
         match self.nodes[dir].body {
             Body::Dir { parent, .. } => parent,
-            _ => panic!("it was a directory before"),
+            _ => panic!("not a directory"),
         }
     }
 
-    /// What `stat` should show.
+    /// The attributes that `stat` should report.
     #[must_use]
     pub fn seen(&self, id: NodeId) -> Seen {
         let node = &self.nodes[id];
@@ -134,7 +134,7 @@ impl Tree {
             Body::Dir { .. } if self.hides_links => 1,
             Body::Dir { entries, .. } => 2 + entries.values().filter(|&&child| self.is_dir(child)).count(),
             _ => {
-                // Directories that were removed are empty, so every entry is in the tree.
+                // Removed directories are empty, so every entry is in the tree.
                 let entries = (0..self.nodes.len()).filter_map(|dir| self.entries(dir).ok());
                 entries.flat_map(BTreeMap::values).filter(|&&child| child == id).count()
             }
@@ -160,7 +160,7 @@ impl Tree {
         who.is_root() || who.uid.0 == self.nodes[id].uid
     }
 
-    /// Where a path leads from a directory. `to_dir`: only a directory will do, as if a slash followed.
+    /// Resolves a path from a directory. With `to_dir`, the result must be a directory, as with a trailing slash.
     pub(crate) fn walk(
         &self,
         who: &Identity,
@@ -200,7 +200,7 @@ impl Tree {
         Ok(at)
     }
 
-    /// The directory and name that a path ends in.
+    /// The directory and the last name of a path.
     pub(crate) fn place(&self, who: &Identity, from: NodeId, path: &str) -> Checked<(NodeId, String)> {
         let mut above = parts(path);
         let name = above.pop_back().expect("paths end in a name");
@@ -209,7 +209,7 @@ impl Tree {
         Ok((dir, name))
     }
 
-    /// Whether `outer` is `inner` or above it.
+    /// Whether `outer` is `inner` or one of its ancestors.
     pub(crate) fn is_above(&self, outer: NodeId, inner: NodeId) -> bool {
         let mut at = inner;
         while at != outer && at != ROOT {

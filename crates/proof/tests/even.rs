@@ -1,4 +1,4 @@
-//! A hundred thousand files of one directory, over four servers: as they lie in the servers' stores.
+//! 100,000 files of one directory over four servers, counted in the servers' stores.
 
 use forebay_client::OpenOptions;
 use forebay_model::{Bytes, FileId, Result, ServerId};
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const SERVERS: u16 = 4;
 const FILES: u64 = 100_000;
-/// Files that are made at the same time.
-const HANDS: u64 = 128;
+/// Files that are created concurrently.
+const TASKS: u64 = 128;
 
 #[test]
-fn a_hundred_thousand_files_of_one_directory_lie_evenly_in_the_stores() {
+fn hundred_thousand_files_are_spread_evenly_over_the_stores() {
     let mut fleet = Fleet::new(PROGRAM, SERVERS, Plan::new(Medium::Memory, Bytes::mib(16), Bytes::mib(1)));
     let client = fleet.client(0, By::Unix);
     let dir = client.mkdir("/many", 0o755).unwrap().id;
     let making = async {
-        let mut hands: JoinSet<Result<()>> = JoinSet::new();
-        for hand in 0..HANDS {
+        let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+        for task in 0..TASKS {
             let client = client.inner().clone();
-            hands.spawn(async move {
-                for number in (hand..FILES).step_by(HANDS as usize) {
+            tasks.spawn(async move {
+                for number in (task..FILES).step_by(TASKS as usize) {
                     client
                         .open(format!("/many/rank.{number:06}"), OpenOptions::CREATE_NEW)
                         .await?
@@ -35,8 +35,8 @@ fn a_hundred_thousand_files_of_one_directory_lie_evenly_in_the_stores() {
                 Ok(())
             });
         }
-        while let Some(done) = hands.join_next().await {
-            done.expect("nobody panics")?;
+        while let Some(done) = tasks.join_next().await {
+            done.expect("no panic")?;
         }
         Ok(())
     };
@@ -47,24 +47,24 @@ fn a_hundred_thousand_files_of_one_directory_lie_evenly_in_the_stores() {
     for (host, number) in fleet.hosts.iter().zip(1..) {
         let kv = FjallKv::open(&host.store().join("meta"), Bytes::mib(16)).unwrap();
         let names = Names::open(Arc::new(kv), ServerId(number)).unwrap();
-        let mut here = 0;
+        let mut count = 0;
         names
             .each_entry(&mut |at: FileId, _, _| {
-                here += u64::from(at == dir);
+                count += u64::from(at == dir);
                 ControlFlow::Continue(())
             })
             .unwrap();
-        entries.push(here);
+        entries.push(count);
         inodes.push(names.count());
     }
     assert_eq!(entries.iter().sum::<u64>(), FILES, "{entries:?}");
-    // The root and the directory are files too.
+    // The root and the directory count too.
     assert_eq!(inodes.iter().sum::<u64>(), FILES + 2, "{inodes:?}");
     let even = FILES / u64::from(SERVERS);
     for count in entries.iter().chain(&inodes) {
         assert!(
             count.abs_diff(even) * 20 <= even,
-            "{entries:?} names and {inodes:?} files, where {even} are even"
+            "{entries:?} names and {inodes:?} files, expected {even} each"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! Bad input over real sockets: a clear error or a closed connection, and nobody else notices.
+//! Invalid input over real sockets: a clear error or a closed connection, and other clients are not affected.
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, Gid, Identity, MAX_NAME, MAX_PATH, Uid};
-use forebay_proof::{By, Dice, Host, Meter, Plan, Raw, Seeded, hello, name, pattern, refused, rounds};
+use forebay_proof::{By, Host, Meter, Plan, Raw, Rng, Seeded, hello, name, pattern, refused, rounds};
 use forebay_server::Medium;
 use forebay_wire::{
     At, Call, Channel, FrameKind, HEADER, Header, Hello, IfExists, Key, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD,
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const ROOT: FileId = FileId::ROOT;
-/// The attacker acts as this user, so that a request that happens to be a good one touches nothing of others.
+/// The attacker acts as this user, so that a request that happens to be valid affects no other user's files.
 const MALLORY: u32 = 6666;
 
 fn host() -> Host {
@@ -29,7 +29,7 @@ fn mallory() -> Identity {
     Identity { uid: Uid(MALLORY), gid: Gid(MALLORY), groups: vec![Gid(1), Gid(2)] }
 }
 
-/// Every request there is, about a file of the attacker's own.
+/// Every kind of request, about a file of the attacker.
 fn requests(token: Token) -> Vec<Request> {
     let (file, dir, n) = (token.file, ROOT, || name("m"));
     let change = Change { mode: Some(0o640), ..Change::default() };
@@ -73,18 +73,18 @@ fn framed(request: Request, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Flips, cuts, extends, swaps; sometimes under a header that is sound.
-fn spoil(bytes: &mut Vec<u8>, dice: &mut Dice) {
-    for _ in 0..=dice.below(4) {
-        let at = dice.below(bytes.len() as u64) as usize;
-        match dice.below(7) {
-            0 => bytes[at] ^= 1 << dice.below(8),
+/// Flips, truncates, extends and swaps bytes.
+fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..=rng.below(4) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        match rng.below(7) {
+            0 => bytes[at] ^= 1 << rng.below(8),
             1 => bytes.truncate(at.max(1)),
-            2 => bytes.extend(pattern(dice.next(), 1 + dice.below(300) as usize)),
-            3 => bytes[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff]),
-            4 => drop(bytes.splice(at..at, pattern(dice.next(), 1 + dice.below(9) as usize))),
+            2 => bytes.extend(pattern(rng.next(), 1 + rng.below(300) as usize)),
+            3 => bytes[at] = *rng.pick(&[0, 1, 0x7f, 0x80, 0xff]),
+            4 => drop(bytes.splice(at..at, pattern(rng.next(), 1 + rng.below(9) as usize))),
             5 => {
-                let end = (at + 1 + dice.below(8) as usize).min(bytes.len());
+                let end = (at + 1 + rng.below(8) as usize).min(bytes.len());
                 drop(bytes.drain(at..end));
             }
             _ => {
@@ -98,28 +98,28 @@ fn spoil(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// Damage that reaches the decoder of bodies: the header fits what became of the body.
-fn spoil_body(sound: &[u8], dice: &mut Dice) -> Vec<u8> {
+/// Damages the body but keeps the header consistent, so that the decoder of bodies sees the damage.
+fn damage_body(sound: &[u8], rng: &mut Rng) -> Vec<u8> {
     let header = Header::decode(sound[..HEADER].try_into().unwrap()).unwrap();
     let (body, payload) = sound[HEADER..].split_at(header.body as usize);
     let (mut body, mut payload) = (body.to_vec(), payload.to_vec());
     if !body.is_empty() {
-        spoil(&mut body, dice);
+        damage(&mut body, rng);
     }
-    if dice.one_in(4) && !payload.is_empty() {
-        payload.truncate(dice.below(payload.len() as u64) as usize);
+    if rng.one_in(4) && !payload.is_empty() {
+        payload.truncate(rng.below(payload.len() as u64) as usize);
     }
-    let (len, rest) = match dice.below(8) {
-        0 => (dice.next() as u32, payload.len() as u32),
-        1 => (body.len() as u32, dice.next() as u32 % (2 * MAX_PAYLOAD)),
+    let (len, rest) = match rng.below(8) {
+        0 => (rng.next() as u32, payload.len() as u32),
+        1 => (body.len() as u32, rng.next() as u32 % (2 * MAX_PAYLOAD)),
         _ => (body.len() as u32, payload.len() as u32),
     };
-    let header = Header { kind: *dice.pick(&FrameKind::ALL), id: dice.next(), body: len, payload: rest };
+    let header = Header { kind: *rng.pick(&FrameKind::ALL), id: rng.next(), body: len, payload: rest };
     [&header.encode()[..], &body, &payload].concat()
 }
 
-/// Whether the bytes, by bad luck, ask for something that the attacker is not to ask for as this test's own user.
-fn is_too_good(bytes: &[u8]) -> bool {
+/// Whether the damaged bytes happen to be a valid call that the attacker must not send as the test's own user.
+fn is_valid_call(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<HEADER>().and_then(|bytes| Header::decode(bytes).ok()) else {
         return false;
     };
@@ -129,50 +129,47 @@ fn is_too_good(bytes: &[u8]) -> bool {
 }
 
 /// One attack; returns when the server has closed the connection.
-fn attack(host: &Host, key: &Key, token: Token, dice: &mut Dice) {
-    let by_tcp = dice.one_in(3);
+fn attack(host: &Host, key: &Key, token: Token, rng: &mut Rng) {
+    let by_tcp = rng.one_in(3);
     let mut raw =
-        if by_tcp { Raw::knock_tcp(host.tcp()).unwrap() } else { Raw::knock(&host.socket()).unwrap() };
-    let channel = *dice.pick(&[Channel::Control, Channel::Data]);
-    let greeting = hello(channel, u128::from(dice.next() % 8));
-    let bytes = if dice.one_in(3) {
+        if by_tcp { Raw::open_tcp(host.tcp()).unwrap() } else { Raw::open(&host.socket()).unwrap() };
+    let channel = *rng.pick(&[Channel::Control, Channel::Data]);
+    let greeting = hello(channel, u128::from(rng.next() % 8));
+    if rng.one_in(3) {
         let mut bytes = Vec::new();
         frame(&mut bytes, FrameKind::Hello, 0, &greeting, 0).unwrap();
-        match dice.one_in(2) {
-            true => spoil(&mut bytes, dice),
-            false => bytes = spoil_body(&bytes, dice),
+        match rng.one_in(2) {
+            true => damage(&mut bytes, rng),
+            false => bytes = damage_body(&bytes, rng),
         }
-        bytes
+        // The server may close the connection before it has read everything.
+        let _ = raw.socket.write_all(&bytes);
     } else {
         raw.greet(&greeting, Some(key)).unwrap();
         let all = requests(token);
-        let mut bytes = Vec::new();
-        for _ in 0..=dice.below(3) {
-            let request = dice.pick(&all).clone();
-            let len = if matches!(request, Request::Write { .. }) { dice.below(9000) as usize } else { 0 };
+        for _ in 0..=rng.below(3) {
+            let request = rng.pick(&all).clone();
+            let len = if matches!(request, Request::Write { .. }) { rng.below(9000) as usize } else { 0 };
             let mut more = framed(request, len);
-            match dice.below(4) {
-                0 => spoil(&mut more, dice),
-                1..3 => more = spoil_body(&more, dice),
+            match rng.below(4) {
+                0 => damage(&mut more, rng),
+                1..3 => more = damage_body(&more, rng),
                 _ => {}
             }
-            if !is_too_good(&more) {
-                bytes.extend(more);
+            if !is_valid_call(&more) {
+                let _ = raw.send_bytes(&more);
             }
         }
-        bytes
-    };
-    // The server may close the connection before it has read everything.
-    let _ = raw.socket.write_all(&bytes);
-    if dice.one_in(8) {
-        // Some do not even say that they have ended; the server's patience does.
-        std::thread::sleep(Duration::from_millis(dice.below(5)));
+    }
+    if rng.one_in(8) {
+        // Some attackers do not close their end for a while.
+        std::thread::sleep(Duration::from_millis(rng.below(5)));
     }
     raw.socket.end_writing();
     assert!(raw.is_closed());
 }
 
-/// Somebody else's transfer: every byte is compared, as long as the attack goes on.
+/// The transfer of another user: every byte is compared while the attack runs.
 fn transfer(client: &Client, go_on: &AtomicBool) -> u64 {
     let options = OpenOptions { mode: 0o600, ..OpenOptions::CREATE };
     client.mkdir("/victim", 0o700).unwrap();
@@ -194,39 +191,39 @@ fn key(host: &Host) -> Key {
     Key::from_text(&std::fs::read_to_string(host.key()).unwrap()).unwrap()
 }
 
-/// Waits until nobody but the observer and his transfer is connected.
-fn calm(observer: &Client, connections: u32) {
+/// Waits until only the given number of connections is left.
+fn wait_for_connections(observer: &Client, connections: u32) {
     while observer.status().unwrap().connections > connections {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn random_and_mutated_frames_harm_nobody_and_leave_nothing() {
+fn random_and_mutated_frames_do_not_affect_others_or_leak() {
     let seeded = Seeded::new();
     let host = host();
     let key = key(&host);
     let token =
         Raw::unix(&host.socket(), Channel::Control, 1).unwrap().acting(MALLORY).create(ROOT, "m", 0o666);
     let (observer, victim) = (host.client(By::Unix), host.client(By::Tcp));
-    let mut dice = seeded.dice(40);
-    // Whatever is made once and kept is made before it is measured.
-    (0..200).for_each(|_| attack(&host, &key, token, &mut dice));
-    calm(&observer, 2);
+    let mut rng = seeded.rng(40);
+    // Allocations that happen once are made before the measurement.
+    (0..200).for_each(|_| attack(&host, &key, token, &mut rng));
+    wait_for_connections(&observer, 2);
     let before = host.meter();
     let go_on = AtomicBool::new(true);
     let transferred = std::thread::scope(|scope| {
         let work = scope.spawn(|| transfer(&victim, &go_on));
         for _ in rounds(2000) {
-            attack(&host, &key, token, &mut dice);
+            attack(&host, &key, token, &mut rng);
         }
         go_on.store(false, Ordering::Relaxed);
         work.join().unwrap()
     });
     assert!(transferred > 0);
-    calm(&observer, 2 + 4);
+    wait_for_connections(&observer, 2 + 4);
     drop(victim);
-    calm(&observer, 1);
+    wait_for_connections(&observer, 1);
     leaves_nothing(before, host.meter());
     observer.ping().unwrap();
 }
@@ -237,7 +234,7 @@ fn leaves_nothing(before: Meter, after: Meter) {
 }
 
 #[test]
-fn absurd_lengths_and_silence_end_the_connection() {
+fn invalid_lengths_and_silence_end_the_connection() {
     let host = host();
     let limits = [(MAX_BODY + 1, 0), (u32::MAX, 0), (0, MAX_PAYLOAD + 1), (u32::MAX, u32::MAX)];
     for (body, payload) in limits {
@@ -256,30 +253,30 @@ fn absurd_lengths_and_silence_end_the_connection() {
         (FrameKind::Answer, 1, 0),
         (FrameKind::Greeting, 1, 0),
     ] {
-        let mut raw = Raw::knock(&host.socket()).unwrap();
+        let mut raw = Raw::open(&host.socket()).unwrap();
         raw.socket.write_all(&Header { kind, id: 0, body, payload }.encode()).unwrap();
         assert!(raw.is_closed(), "{kind:?} before the handshake");
     }
-    // Silence, from nothing to nearly a whole hello.
+    // Silent connections, which have sent nothing, a part, or nearly a whole hello.
     let mut whole = Vec::new();
     frame(&mut whole, FrameKind::Hello, 0, &hello(Channel::Control, 1), 0).unwrap();
     let mut silent: Vec<Raw> = [0, 1, HEADER, whole.len() - 1]
         .into_iter()
         .map(|len| {
-            let mut raw = Raw::knock(&host.socket()).unwrap();
+            let mut raw = Raw::open(&host.socket()).unwrap();
             raw.socket.write_all(&whole[..len]).unwrap();
             raw
         })
         .collect();
-    assert!(silent.iter_mut().all(Raw::is_closed), "the time of a handshake is over");
+    assert!(silent.iter_mut().all(Raw::is_closed), "the handshake times out");
     host.client(By::Tcp).ping().unwrap();
 }
 
 #[test]
-fn versions_proofs_and_tokens_that_are_not_right_are_refused() {
+fn invalid_versions_proofs_and_tokens_are_refused() {
     let host = host();
     for version in [0, VERSION + 1, u32::MAX] {
-        let mut raw = Raw::knock(&host.socket()).unwrap();
+        let mut raw = Raw::open(&host.socket()).unwrap();
         let error = raw.greet(&Hello { version, ..hello(Channel::Control, 1) }, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);
         assert!(error.to_string().contains(&VERSION.to_string()), "{error}");
@@ -288,18 +285,18 @@ fn versions_proofs_and_tokens_that_are_not_right_are_refused() {
     nameless.job.label = String::new();
     refused(
         "a job without a label",
-        Raw::knock(&host.socket()).unwrap().greet(&nameless, None),
+        Raw::open(&host.socket()).unwrap().greet(&nameless, None),
         &[ErrorKind::Protocol],
     );
     for key in [None, Some(Key::new([0; 32])), Some(Key::new([0xff; 32]))] {
-        let mut raw = Raw::knock_tcp(host.tcp()).unwrap();
-        let met = raw.greet(&hello(Channel::Control, 1), key.as_ref());
-        refused("without the key", met, &[ErrorKind::Unauthenticated]);
+        let mut raw = Raw::open_tcp(host.tcp()).unwrap();
+        let greeted = raw.greet(&hello(Channel::Control, 1), key.as_ref());
+        refused("without the key", greeted, &[ErrorKind::Unauthenticated]);
         assert!(raw.is_closed());
     }
-    // A proof that nobody asked for.
-    let mut raw = Raw::knock_tcp(host.tcp()).unwrap();
-    raw.send_frame(FrameKind::Proof, 0, &Proof { seal: [0; 32] }, &[]).unwrap();
+    // A proof without a challenge.
+    let mut raw = Raw::open_tcp(host.tcp()).unwrap();
+    raw.send_frame(FrameKind::Proof, 0, &Proof {}, &[]).unwrap();
     assert!(raw.is_closed());
 
     let mut control = Raw::unix(&host.socket(), Channel::Control, 1).unwrap();
@@ -324,7 +321,7 @@ fn versions_proofs_and_tokens_that_are_not_right_are_refused() {
             refused(&format!("{request:?}"), control.call(request), &[ErrorKind::Stale]);
         }
     }
-    // A token that was good once: its file is closed and gone.
+    // A token that was valid once: its file is closed and removed.
     control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
     control.call(Request::Close { token }).unwrap();
     refused("an old token", data.read(token, 0, 1), &[ErrorKind::Stale]);
@@ -335,7 +332,7 @@ fn versions_proofs_and_tokens_that_are_not_right_are_refused() {
 }
 
 #[test]
-fn names_and_paths_have_their_limits_and_payload_its_place() {
+fn limits_of_names_paths_and_payloads_are_enforced() {
     let host = host();
     let client = host.client(By::Unix);
     let longest = "n".repeat(MAX_NAME);
@@ -373,9 +370,9 @@ fn names_and_paths_have_their_limits_and_payload_its_place() {
     let mut data = Raw::unix(&host.socket(), Channel::Data, 1).unwrap();
     refused("a ping on data", data.call(Request::Ping), &[ErrorKind::Protocol]);
     let read = Request::Read { token, offset: 0, len: 1 };
-    refused("a read with a payload", data.ask(read, b"payload"), &[ErrorKind::Protocol]);
+    refused("a read with a payload", data.request(read, b"payload"), &[ErrorKind::Protocol]);
     assert_eq!(data.write(token, At::End, b"in step").unwrap(), 0);
-    // Each byte of these is sent before the server says that it closes: it may say so in the middle.
+    // The server may close the connection before all bytes are sent.
     let _ = control.send(Request::Write { token, at: At::End }, &pattern(1, 1 << 20));
     assert!(control.is_closed(), "a payload on a control connection");
     assert!(matches!(data.call(Request::Read { token, offset: 0, len: 9 }), Ok(Reply::Data)));

@@ -1,4 +1,4 @@
-//! Two real users: neither gets beyond the modes, whatever he asks for and whoever he says he is.
+//! Two real users: neither gets more access than the modes allow, whatever ids, tokens or identities they send.
 
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, Gid, Identity, Uid};
 use forebay_proof::{Host, Person, Plan, Raw, is_root, name, refused, skip};
@@ -14,69 +14,69 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const RELAY: &str = env!("CARGO_BIN_EXE_forebay-proof-relay");
 const ROOT: FileId = FileId::ROOT;
 
-/// A server, two users, and the program that speaks for them.
-struct Town {
+/// A server, two users, and the relay program that they run.
+struct Setup {
     host: Host,
     alice: Person,
     bob: Person,
     relay: PathBuf,
 }
 
-impl Town {
-    /// `None`, said aloud, where users cannot be made.
-    fn new(test: &str) -> Option<Town> {
+impl Setup {
+    /// `None`, with a note, if users cannot be created.
+    fn new(test: &str) -> Option<Setup> {
         if !is_root() {
-            skip(test, "only root can make the two users it needs");
+            skip(test, "only root can create the two users it needs");
             return None;
         }
         let mut plan = Plan::new(Medium::Disk, Bytes::mib(16), Bytes::mib(1));
-        // Whoever says nothing is not closed for as long as a test can take.
+        // Silent connections do not time out within the test.
         plan.handshake = Duration::from_secs(3600);
         let host = Host::new(PROGRAM, plan);
-        // What the users run has to be where they may go.
+        // The users must be able to execute it.
         let relay = host.dir().join("relay");
         std::fs::copy(RELAY, &relay).unwrap();
         for (path, mode) in [(host.dir(), 0o755), (&relay, 0o755)] {
             std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         }
-        Some(Town { alice: Person::new(), bob: Person::new(), host, relay })
+        Some(Setup { alice: Person::new(), bob: Person::new(), host, relay })
     }
 
     fn connect(&self, person: &Person, channel: Channel) -> Raw {
         self.connect_as(person, channel, u128::from(person.uid))
     }
 
-    /// With a client's number of one's own choice.
+    /// With a chosen client id.
     fn connect_as(&self, person: &Person, channel: Channel, client: u128) -> Raw {
         let relay = self.relay.to_str().unwrap();
         let (raw, welcome) = person.connect(relay, &self.host.socket(), channel, client).unwrap();
-        assert_eq!(welcome.uid, Uid(person.uid), "the kernel vouches");
+        assert_eq!(welcome.uid, Uid(person.uid), "the kernel reports the uid");
         raw
     }
 }
 
 #[test]
-fn one_who_only_knocks_keeps_nobody_else_out() {
-    let Some(town) = Town::new("one_who_only_knocks_keeps_nobody_else_out") else { return };
-    let relay = town.relay.to_str().unwrap();
-    // More than all handshakes that may be under way at once.
-    let limit = town.host.plan.config(&town.host.store()).limits.handshakes;
-    let silent = town.alice.knock(relay, &town.host.socket(), 2 * limit);
-    let (tell, told) = mpsc::channel();
+fn silent_connections_of_one_user_do_not_block_others() {
+    let Some(setup) = Setup::new("silent_connections_of_one_user_do_not_block_others") else { return };
+    let relay = setup.relay.to_str().unwrap();
+    // More than the limit on concurrent handshakes.
+    let limit = setup.host.plan.config(&setup.host.store()).limits.handshakes;
+    let silent = setup.alice.hold_connections(relay, &setup.host.socket(), 2 * limit);
+    let (notify, answered) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut bob = town.connect(&town.bob, Channel::Control);
-            tell.send(bob.call(Request::Ping)).unwrap();
+            let mut bob = setup.connect(&setup.bob, Channel::Control);
+            notify.send(bob.call(Request::Ping)).unwrap();
         });
-        let heard = told.recv_timeout(Duration::from_secs(60));
-        // Lets Bob in, if he is not, so that the test ends either way.
+        let answer = answered.recv_timeout(Duration::from_secs(60));
+        // Lets Bob connect, if he has not, so that the test ends either way.
         drop(silent);
-        assert_eq!(heard, Ok(Ok(Reply::Done)), "Bob waits for Alice");
+        assert_eq!(answer, Ok(Ok(Reply::Done)), "Bob is blocked by Alice's connections");
     });
-    town.connect(&town.alice, Channel::Control).call(Request::Ping).unwrap();
+    setup.connect(&setup.alice, Channel::Control).call(Request::Ping).unwrap();
 }
 
-/// Everything that can be asked about a file and its directory by nothing but their ids.
+/// Every request about a file and its directory by their ids.
 fn requests(dir: FileId, file: FileId) -> Vec<Request> {
     let n = || name("n");
     let (mode, target, access) = (0o777, b"t".to_vec(), Access::READ);
@@ -120,18 +120,18 @@ fn requests(dir: FileId, file: FileId) -> Vec<Request> {
 const NO: [ErrorKind; 2] = [ErrorKind::AccessDenied, ErrorKind::NotPermitted];
 
 #[test]
-fn neither_user_gets_behind_a_closed_directory_by_any_request() {
-    let Some(town) = Town::new("neither_user_gets_behind_a_closed_directory_by_any_request") else { return };
-    for (owner, thief) in [(&town.alice, &town.bob), (&town.bob, &town.alice)] {
-        let mut mine = town.connect(owner, Channel::Control);
+fn no_request_gets_past_a_closed_directory_of_another_user() {
+    let Some(setup) = Setup::new("no_request_gets_past_a_closed_directory_of_another_user") else { return };
+    for (owner, thief) in [(&setup.alice, &setup.bob), (&setup.bob, &setup.alice)] {
+        let mut mine = setup.connect(owner, Channel::Control);
         let dir = mine.make_dir(ROOT, &format!("private{}", owner.uid), 0o700);
         let token = mine.create(dir, "n", 0o666);
-        town.connect(owner, Channel::Data).write(token, At::Offset(0), b"secret").unwrap();
+        setup.connect(owner, Channel::Data).write(token, At::Offset(0), b"secret").unwrap();
 
-        let mut theirs = town.connect(thief, Channel::Control);
+        let mut theirs = setup.connect(thief, Channel::Control);
         for request in requests(dir, token.file) {
             let what = format!("{request:?}");
-            // To move something into a closed directory, one has to have it first.
+            // A rename into a closed directory fails at the missing source first.
             let miss = [ErrorKind::AccessDenied, ErrorKind::NotPermitted, ErrorKind::NotFound];
             let kinds = if what.contains("Rename") { &miss[..] } else { &NO };
             refused(&what, theirs.call(request), kinds);
@@ -141,15 +141,15 @@ fn neither_user_gets_behind_a_closed_directory_by_any_request() {
         let change = Change { mode: Some(0o755), ..Change::default() };
         mine.call(Request::SetAttr { file: dir, change }).unwrap();
         let open = Request::Open { file: token.file, access: Access::READ, truncate: false };
-        assert!(theirs.call(open).is_ok(), "the directory was all that kept him out");
+        assert!(theirs.call(open).is_ok(), "only the directory denied access");
     }
 }
 
 #[test]
-fn modes_groups_and_the_sticky_bit_bind_real_users() {
-    let Some(town) = Town::new("modes_groups_and_the_sticky_bit_bind_real_users") else { return };
-    let mut alice = town.connect(&town.alice, Channel::Control);
-    let mut bob = town.connect(&town.bob, Channel::Control);
+fn modes_groups_and_the_sticky_bit_apply_to_real_users() {
+    let Some(setup) = Setup::new("modes_groups_and_the_sticky_bit_apply_to_real_users") else { return };
+    let mut alice = setup.connect(&setup.alice, Channel::Control);
+    let mut bob = setup.connect(&setup.bob, Channel::Control);
     let token = alice.create(ROOT, "f", 0o640);
     let open = |access| Request::Open { file: token.file, access, truncate: false };
     refused("not in the group", bob.call(open(Access::READ)), &NO);
@@ -161,7 +161,7 @@ fn modes_groups_and_the_sticky_bit_bind_real_users() {
         to_name: name("g"),
         mode: RenameMode::Replace,
     };
-    refused("nor may he rename there", bob.call(steal), &NO);
+    refused("rename in a sticky directory", bob.call(steal), &NO);
     let own = bob.create(ROOT, "bobs", 0o600);
     let over = Request::Rename {
         dir: ROOT,
@@ -170,15 +170,15 @@ fn modes_groups_and_the_sticky_bit_bind_real_users() {
         to_name: name("f"),
         mode: RenameMode::Replace,
     };
-    refused("nor put his own in its place", bob.call(over), &NO);
-    let gift = Change { uid: Some(Uid(town.alice.uid)), ..Change::default() };
-    refused("files are no gifts", bob.call(Request::SetAttr { file: own.file, change: gift }), &NO);
-    let claim = Change { uid: Some(Uid(town.bob.uid)), ..Change::default() };
-    refused("nor are they taken", bob.call(Request::SetAttr { file: token.file, change: claim }), &NO);
+    refused("replacing in a sticky directory", bob.call(over), &NO);
+    let gift = Change { uid: Some(Uid(setup.alice.uid)), ..Change::default() };
+    refused("giving a file away", bob.call(Request::SetAttr { file: own.file, change: gift }), &NO);
+    let claim = Change { uid: Some(Uid(setup.bob.uid)), ..Change::default() };
+    refused("taking a file over", bob.call(Request::SetAttr { file: token.file, change: claim }), &NO);
 
-    town.bob.join(&town.alice);
-    let mut member = town.connect(&town.bob, Channel::Control);
-    assert!(member.call(open(Access::READ)).is_ok(), "the machine says that bob is in alice's group now");
+    setup.bob.join(&setup.alice);
+    let mut member = setup.connect(&setup.bob, Channel::Control);
+    assert!(member.call(open(Access::READ)).is_ok(), "bob is in alice's group now");
     refused("the group may only read", member.call(open(Access::WRITE)), &NO);
     let shared = alice.make_dir(ROOT, "shared", 0o1770);
     alice.create(shared, "hers", 0o660);
@@ -188,27 +188,27 @@ fn modes_groups_and_the_sticky_bit_bind_real_users() {
     let outsider = requests(shared, token.file).into_iter().filter(|request| {
         matches!(request, Request::Walk { .. } | Request::ReadDir { .. } | Request::MakeDir { .. })
     });
-    // The connection from before he joined still speaks for who he was.
+    // The older connection keeps the groups from before he joined.
     for request in outsider {
         refused(&format!("{request:?}"), bob.call(request), &NO);
     }
 }
 
 #[test]
-fn who_lies_about_himself_gains_nothing() {
-    let Some(town) = Town::new("who_lies_about_himself_gains_nothing") else { return };
-    let mut alice = town.connect(&town.alice, Channel::Control);
+fn false_identities_of_real_users_are_refused() {
+    let Some(setup) = Setup::new("false_identities_of_real_users_are_refused") else { return };
+    let mut alice = setup.connect(&setup.alice, Channel::Control);
     let token = alice.create(ROOT, "f", 0o600);
-    let mut hers = town.connect(&town.alice, Channel::Data);
+    let mut hers = setup.connect(&setup.alice, Channel::Data);
     hers.write(token, At::Offset(0), b"secret").unwrap();
 
-    // Bob says that he is alice's client, and has her token.
-    let mut bob = town.connect_as(&town.bob, Channel::Control, u128::from(town.alice.uid));
-    let mut data = town.connect_as(&town.bob, Channel::Data, u128::from(town.alice.uid));
-    for lie in [None, Some(town.alice.identity()), Some(Identity::root()), Some(grouped(&town))] {
-        bob.pose(lie.clone());
-        data.pose(lie.clone());
-        let shown = format!("as {lie:?}");
+    // Bob sends the id of Alice's client, and has her token.
+    let mut bob = setup.connect_as(&setup.bob, Channel::Control, u128::from(setup.alice.uid));
+    let mut data = setup.connect_as(&setup.bob, Channel::Data, u128::from(setup.alice.uid));
+    for identity in [None, Some(setup.alice.identity()), Some(Identity::root()), Some(grouped(&setup))] {
+        bob.set_identity(identity.clone());
+        data.set_identity(identity.clone());
+        let shown = format!("as {identity:?}");
         refused(&shown, data.read(token, 0, 6), &NO);
         refused(&shown, data.write(token, At::Offset(0), b"xxxxxx"), &NO);
         for request in [
@@ -225,30 +225,30 @@ fn who_lies_about_himself_gains_nothing() {
             refused(&format!("{shown}: {request:?}"), bob.call(request), &NO);
         }
     }
-    bob.pose(None);
-    data.pose(None);
-    let forged = Token { uid: Uid(town.bob.uid), ..token };
-    refused("her token with his name", data.read(forged, 0, 6), &[ErrorKind::Stale]);
-    refused("her token with his name", bob.call(Request::Reopen { token: forged }), &[ErrorKind::Stale]);
-    let himself = town.bob.identity();
-    bob.pose(Some(himself));
-    assert!(matches!(bob.call(Request::StatFs), Ok(Reply::Usage(_))), "he may say who he is");
+    bob.set_identity(None);
+    data.set_identity(None);
+    let forged = Token { uid: Uid(setup.bob.uid), ..token };
+    refused("her token with his uid", data.read(forged, 0, 6), &[ErrorKind::Stale]);
+    refused("her token with his uid", bob.call(Request::Reopen { token: forged }), &[ErrorKind::Stale]);
+    let own_identity = setup.bob.identity();
+    bob.set_identity(Some(own_identity));
+    assert!(matches!(bob.call(Request::StatFs), Ok(Reply::Usage(_))), "a user may send its own identity");
     assert_eq!(hers.read(token, 0, 9).unwrap(), b"secret");
 }
 
-/// Bob with a group that he is not in.
-fn grouped(town: &Town) -> Identity {
-    Identity { groups: vec![Gid(town.alice.gid), Gid(0)], ..town.bob.identity() }
+/// Bob with groups that he is not in.
+fn grouped(setup: &Setup) -> Identity {
+    Identity { groups: vec![Gid(setup.alice.gid), Gid(0)], ..setup.bob.identity() }
 }
 
 #[test]
-fn the_key_and_the_store_are_their_owners_alone() {
-    let test = "the_key_and_the_store_are_their_owners_alone";
+fn key_and_store_are_private_to_their_owner() {
+    let test = "key_and_store_are_private_to_their_owner";
     if !is_root() {
-        return skip(test, "only root can make the two users it needs");
+        return skip(test, "only root can create the two users it needs");
     }
     let (alice, bob) = (Person::new(), Person::new());
-    // A service that alice runs, not root.
+    // A service that Alice runs, not root.
     let mut host = Host::prepare(PROGRAM, Plan::new(Medium::Disk, Bytes::mib(16), Bytes::mib(1)));
     std::os::unix::fs::chown(host.dir(), Some(alice.uid), Some(alice.gid)).unwrap();
     std::fs::set_permissions(host.dir(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -264,22 +264,22 @@ fn the_key_and_the_store_are_their_owners_alone() {
         let mut command: Command = person.command();
         command.args(words).output().unwrap().status.success()
     };
-    assert!(as_user(&alice, &["cat", key.to_str().unwrap()]), "it is hers");
+    assert!(as_user(&alice, &["cat", key.to_str().unwrap()]), "the owner reads the key");
     assert!(!as_user(&bob, &["cat", key.to_str().unwrap()]), "the key of another user");
     assert!(!as_user(&bob, &["ls", store.to_str().unwrap()]), "the bytes of another user's service");
-    let mut tcp = Raw::knock_tcp(host.tcp()).unwrap();
-    let met = tcp.greet(&forebay_proof::hello(Channel::Control, 5), None);
-    refused("TCP without the key", met, &[ErrorKind::Unauthenticated]);
+    let mut tcp = Raw::open_tcp(host.tcp()).unwrap();
+    let greeted = tcp.greet(&forebay_proof::hello(Channel::Control, 5), None);
+    refused("TCP without the key", greeted, &[ErrorKind::Unauthenticated]);
 
     let relay = host.dir().join("relay");
     let relay = relay.to_str().unwrap();
     let (mut theirs, _) = bob.connect(relay, &host.socket(), Channel::Control, 6).unwrap();
-    theirs.pose(Some(alice.identity()));
+    theirs.set_identity(Some(alice.identity()));
     refused("bob as the service's owner", theirs.call(Request::Ping), &NO);
     let (mut hers, _) = alice.connect(relay, &host.socket(), Channel::Control, 7).unwrap();
-    hers.pose(Some(bob.identity()));
+    hers.set_identity(Some(bob.identity()));
     hers.create(ROOT, "for-bob", 0o600);
-    theirs.pose(None);
+    theirs.set_identity(None);
     assert_eq!(theirs.walk("for-bob").unwrap().uid, Uid(bob.uid), "the owner may act for others");
     refused("bob stops the service", theirs.call(Request::Shutdown), &NO);
     host.kill();

@@ -1,18 +1,18 @@
-//! Overwriting for ever, a full buffer, and what deletes give back: through the server.
+//! Endless overwriting, a full buffer, and space freed by deletion, through the server.
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{Bytes, ErrorKind};
-use forebay_proof::{By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern, rounds};
+use forebay_proof::{By, Fate, Host, Ledger, Plan, Rng, Seeded, pattern, rounds};
 use forebay_server::Medium;
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const CAPACITY: u64 = 16;
 const WRITERS: u64 = 4;
-/// Nothing takes as long.
+/// Upper limit for every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Slots of one writer, so that all together fill three quarters of the buffer.
+/// Slots of one writer; all writers together fill three quarters of the buffer.
 const SLOT: u64 = 256 << 10;
 const SLOTS: usize = ((CAPACITY << 20) * 3 / 4 / WRITERS / SLOT) as usize;
 
@@ -20,19 +20,19 @@ fn host(medium: Medium) -> Host {
     Host::new(PROGRAM, Plan::new(medium, Bytes::mib(CAPACITY), Bytes::mib(1)))
 }
 
-/// Overwrites one's own file in random order, pieces of slots among whole ones, until 20 capacities are written.
-/// Returns what was acknowledged.
-fn overwrite(client: &Client, writer: u64, mut dice: Dice) -> Ledger {
+/// Overwrites a file in random order, in whole slots and in pieces, until 20 capacities are written. Returns the
+/// acknowledged writes.
+fn overwrite(client: &Client, writer: u64, mut rng: Rng) -> Ledger {
     let file = client.open(format!("/o{writer}"), OpenOptions::CREATE).unwrap();
     let mut ledger = Ledger::new(writer, SLOT, SLOTS);
     ledger.emptied(Fate::Done);
     let (mut written, share) = (0, 20 * (CAPACITY << 20) / WRITERS);
     while written < share {
-        let slot = dice.below(SLOTS as u64) as usize;
+        let slot = rng.below(SLOTS as u64) as usize;
         let block = ledger.block(slot);
         let bytes = block.bytes();
         let start = slot as u64 * SLOT;
-        if dice.one_in(4) {
+        if rng.one_in(4) {
             // The same bytes in small pieces, so that many records die one by one.
             for (index, piece) in bytes.chunks(20_000).enumerate() {
                 file.pwrite(start + index as u64 * 20_000, piece).unwrap();
@@ -47,12 +47,12 @@ fn overwrite(client: &Client, writer: u64, mut dice: Dice) -> Ledger {
     ledger
 }
 
-/// Every slot holds the last version that was acknowledged: nothing was in flight.
+/// Every slot holds the last acknowledged version: nothing was in flight.
 fn compare(client: &Client, writer: u64, ledger: &mut Ledger) {
     let file = client.open(format!("/o{writer}"), OpenOptions::READ).unwrap();
     let mut bytes = vec![0; file.stat().unwrap().size as usize];
     assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len());
-    ledger.settle(Some(&bytes)).unwrap();
+    ledger.reconcile(Some(&bytes)).unwrap();
 }
 
 fn overwrite_all(medium: Medium) {
@@ -65,14 +65,14 @@ fn overwrite_all(medium: Medium) {
 fn overwrite_once(mut host: Host, seeded: &Seeded, part: u64) {
     let mut ledgers: Vec<Ledger> = std::thread::scope(|scope| {
         let writers = (0..WRITERS).map(|writer| {
-            let (client, dice) = (host.client(By::turn(writer)), seeded.dice(part + writer));
-            scope.spawn(move || overwrite(&client, writer, dice))
+            let (client, rng) = (host.client(By::turn(writer)), seeded.rng(part + writer));
+            scope.spawn(move || overwrite(&client, writer, rng))
         });
         let writers: Vec<_> = writers.collect();
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     let client = host.client(By::Unix);
-    // What the cleaner moves just then is there twice.
+    // Records that the cleaner is moving exist twice.
     let end = Instant::now() + PATIENCE;
     while client.statfs().unwrap().live > (CAPACITY << 20) * 3 / 4 {
         assert!(Instant::now() < end, "{:?}", client.statfs());
@@ -133,7 +133,7 @@ fn full(medium: Medium) {
         });
         let filled: u64 = pieces.iter().sum::<u64>() << 18;
         assert!(filled * 10 >= (CAPACITY << 20) * 8, "round {round}: only {filled} bytes fit, {before:?}");
-        // Everything but new bytes goes on.
+        // Everything but new data still works.
         for number in 0..WRITERS {
             check_pieces(&other, &format!("/f{number}"), pieces[number as usize]);
         }
@@ -141,11 +141,11 @@ fn full(medium: Medium) {
         other.mkdir("/d", 0o755).unwrap();
         other.rename(format!("/f{largest}"), "/d/f", forebay_wire::RenameMode::Replace).unwrap();
         other.ping().unwrap();
-        assert_eq!(fill(&other, "/more"), 0, "it is still full");
-        // A file that is truncated gives its space back, as does one that is removed.
+        assert_eq!(fill(&other, "/more"), 0, "the buffer is still full");
+        // Truncation frees space, as does removal.
         other.truncate("/d/f", 0).unwrap();
         let more = fill(&other, "/more");
-        assert!(more > 0, "what was cut can be used: {pieces:?} in round {round}, {:?}", other.status());
+        assert!(more > 0, "truncated space can be used: {pieces:?} in round {round}, {:?}", other.status());
         let rest = (0..WRITERS).filter(|number| *number != largest).map(|number| format!("/f{number}"));
         for path in rest.chain(["/more", "/d/f"].map(str::to_owned)) {
             other.unlink(path).unwrap();
@@ -155,11 +155,11 @@ fn full(medium: Medium) {
 }
 
 #[test]
-fn a_full_buffer_says_so_serves_on_and_recovers_in_memory() {
+fn full_buffer_serves_other_requests_and_recovers_in_memory() {
     full(Medium::Memory);
 }
 
 #[test]
-fn a_full_buffer_says_so_serves_on_and_recovers_on_disk() {
+fn full_buffer_serves_other_requests_and_recovers_on_disk() {
     full(Medium::Disk);
 }

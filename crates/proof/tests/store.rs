@@ -1,4 +1,4 @@
-//! Stores that cannot be used, and what is left of one that lost its regions: seen from outside of the process.
+//! Unusable stores, and stores that lost their regions, seen from outside of the process.
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
@@ -16,27 +16,29 @@ fn host(medium: Medium) -> Host {
     Host::prepare(PROGRAM, Plan::new(medium, Bytes::mib(8), Bytes::mib(1)))
 }
 
-/// The server does not start, and says all of this.
+/// The server does not start, and its error contains all of these words.
 fn fails(host: &mut Host, words: &[&str]) {
-    let Err(said) = host.try_start() else { panic!("it started without {words:?}") };
+    let Err(output) = host.try_start() else {
+        panic!("the server started; expected an error with {words:?}")
+    };
     for word in words {
-        assert!(said.contains(word), "\"{said}\" does not say \"{word}\"");
+        assert!(output.contains(word), "\"{output}\" does not contain \"{word}\"");
     }
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!output.contains("panicked"), "{output}");
 }
 
-/// A small file system in memory, gone at the end.
+/// A small tmpfs, unmounted at the end.
 struct Small(PathBuf);
 
 impl Small {
-    /// `None`, said aloud, where this process may not mount: an ordinary user, or the root of a container.
+    /// `None`, with a note, if this process may not mount: an ordinary user, or root in a container.
     fn new(test: &str, at: &Path, mib: u64) -> Option<Small> {
         std::fs::create_dir(at).unwrap();
         let options = std::ffi::CString::new(format!("size={mib}m")).unwrap();
         match mount("forebay-proof", at, "tmpfs", MountFlags::empty(), options.as_c_str()) {
             Ok(()) => Some(Small(at.to_owned())),
             Err(Errno::PERM | Errno::ACCESS) => {
-                skip(test, "the small file system it needs may not be mounted here");
+                skip(test, "mounting the small file system it needs is not permitted");
                 None
             }
             Err(error) => panic!("a small file system cannot be mounted: {error}"),
@@ -51,13 +53,13 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // Whoever still uses it keeps it until he ends.
+        // Processes that use it keep it until they exit.
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
 #[test]
-fn directories_that_cannot_hold_a_store_are_named() {
+fn unusable_store_directories_are_named() {
     let mut host = host(Medium::Disk);
     let store = host.store();
     std::fs::write(&store, b"a file").unwrap();
@@ -70,7 +72,7 @@ fn directories_that_cannot_hold_a_store_are_named() {
     std::fs::remove_file(host.store().join("thesis.tex")).unwrap();
     host.start();
     host.stop();
-    // Parts of it are missing.
+    // A part of the store is missing.
     let (meta, aside) = (host.store().join("meta"), host.dir().join("aside"));
     std::fs::rename(&meta, &aside).unwrap();
     fails(&mut host, &["BadStore", "meta"]);
@@ -82,36 +84,36 @@ fn directories_that_cannot_hold_a_store_are_named() {
 }
 
 #[test]
-fn a_read_only_file_system_is_refused_and_a_full_one_too() {
-    let test = "a_read_only_file_system_is_refused_and_a_full_one_too";
+fn read_only_and_full_file_systems_are_refused() {
+    let test = "read_only_and_full_file_systems_are_refused";
     let mut host = host(Medium::Disk);
     let Some(small) = Small::new(test, &host.store(), 4) else { return };
     small.set_read_only(true);
     fails(&mut host, &["BadStore", "choose a directory that can be written"]);
     small.set_read_only(false);
     fails(&mut host, &["NoSpace", "free space there"]);
-    // With room enough, the same directory will do: nothing of the failed attempt is in the way.
+    // With enough space the same directory works: the failed attempt left nothing.
     drop(small);
     host.start();
     assert!(host.client(By::Unix).ping().is_ok());
 }
 
 #[test]
-fn a_disk_that_fills_up_behind_a_running_server_is_survived() {
-    let test = "a_disk_that_fills_up_behind_a_running_server_is_survived";
+fn running_server_survives_a_full_disk() {
+    let test = "running_server_survives_a_full_disk";
     let mut host = host(Medium::Disk);
     let Some(small) = Small::new(test, &host.store(), 96) else { return };
     host.start();
     let client = host.client(By::Unix);
     let file = client.open("/f", OpenOptions::CREATE).unwrap();
     file.pwrite(0, &pattern(1, 1 << 20)).unwrap();
-    // Somebody else takes all the space that is left.
+    // Another process takes all the space that is left.
     let hog = host.store().join("hog");
     let mut whole = std::fs::File::create(&hog).unwrap();
     while std::io::Write::write_all(&mut whole, &[7; 1 << 16]).is_ok() {}
     drop(whole);
     let (mut made, mut refusals) = (Vec::new(), Vec::new());
-    // Some fit into the log ahead of the metadata, which has its space.
+    // Some fit into the preallocated log of the metadata.
     for number in 0..50_000 {
         let path = format!("/{}{number}", "n".repeat(200));
         match client.mkdir(&path, 0o755) {
@@ -124,19 +126,26 @@ fn a_disk_that_fills_up_behind_a_running_server_is_survived() {
     }
     let mut back = vec![0; 1 << 20];
     assert_eq!(file.pread(0, &mut back).unwrap(), back.len());
-    assert!(back == pattern(1, 1 << 20), "what is there can be read");
+    assert!(back == pattern(1, 1 << 20), "existing data is readable");
     assert!(!refusals.is_empty(), "the disk is full");
     for error in &refusals {
         assert!(matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io), "{error} ({:?})", error.kind());
     }
     std::fs::remove_file(&hog).unwrap();
-    // The server may have to be started again; what it acknowledged is there.
+    // The server continues by itself; acknowledged operations persist.
+    client.mkdir("/revived", 0o755).unwrap();
+    for path in made.iter().step_by(50) {
+        client.stat(path).unwrap();
+    }
+    let lines = host.log().lines().filter(|line| line.contains("metadata store")).count();
+    assert!(lines <= 10, "{lines} lines about it: {}", host.log());
     host.kill();
     host.start();
     let client = host.client(By::Unix);
     for path in &made {
         client.stat(path).unwrap();
     }
+    client.stat("/revived").unwrap();
     client.mkdir("/after", 0o755).unwrap();
     let file = client.open("/f", OpenOptions::READ).unwrap();
     assert_eq!(file.pread(0, &mut back).unwrap(), back.len());
@@ -147,7 +156,7 @@ fn a_disk_that_fills_up_behind_a_running_server_is_survived() {
 }
 
 #[test]
-fn a_store_of_another_version_is_refused_and_left_alone() {
+fn store_of_another_version_is_refused_and_not_changed() {
     let mut host = host(Medium::Disk);
     host.start();
     host.client(By::Unix).mkdir("/d", 0o755).unwrap();
@@ -208,7 +217,7 @@ fn check(client: &Client, path: &str, seed: u64) {
     assert!(back == pattern(seed, 1 << 20), "{path}");
 }
 
-/// Loses the regions as the store's medium loses them, wherever they are.
+/// Removes the regions as a loss of their medium does.
 fn lose(host: &Host) {
     let regions = host.store().join("regions");
     match std::fs::read_link(&regions) {
@@ -219,7 +228,7 @@ fn lose(host: &Host) {
 }
 
 #[test]
-fn a_store_that_lost_its_regions_keeps_its_names_and_never_shows_zeros() {
+fn store_without_its_regions_keeps_names_and_never_returns_zeros() {
     for medium in [Medium::Memory, Medium::Disk] {
         let mut host = host(medium);
         host.start();
@@ -239,7 +248,7 @@ fn a_store_that_lost_its_regions_keeps_its_names_and_never_shows_zeros() {
             Medium::Disk => forebay_store::Medium::Disk,
         };
         Store::replace(&host.store(), kept).unwrap();
-        for life in 0..2 {
+        for boot in 0..2 {
             host.start();
             let client = host.client(By::Tcp);
             let attr = client.stat("/d/old").unwrap();
@@ -247,27 +256,27 @@ fn a_store_that_lost_its_regions_keeps_its_names_and_never_shows_zeros() {
             let old = client.open("/d/old", OpenOptions::WRITE).unwrap();
             let mut back = vec![0xaa; 4096];
             for offset in [0, 5000, (1 << 20) - 100] {
-                // What was written since is there; everything else is lost, and is never shown as zeros.
-                if life == 1 && offset == 5000 {
+                // New writes are readable; everything else is lost, and is never returned as zeros.
+                if boot == 1 && offset == 5000 {
                     continue;
                 }
                 let error = old.pread(offset, &mut back).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Io, "{medium:?} at {offset}: {error}");
                 assert!(error.to_string().contains("lost"), "{error}");
             }
-            if life == 0 {
+            if boot == 0 {
                 old.pwrite(5000, &pattern(2, 4096)).unwrap();
                 let new = client.open("/d/new", OpenOptions::CREATE).unwrap();
                 new.pwrite(0, &pattern(3, 1 << 20)).unwrap();
                 let empty = client.open("/d/empty", OpenOptions::WRITE).unwrap();
                 empty.pwrite(0, &pattern(4, 1 << 20)).unwrap();
                 old.pread(5000, &mut back).unwrap();
-                assert!(back == pattern(2, 4096), "what is written anew counts");
+                assert!(back == pattern(2, 4096), "new writes are readable");
                 host.kill();
                 continue;
             }
             old.pread(5000, &mut back).unwrap();
-            assert!(back == pattern(2, 4096), "what was written anew outlives the server");
+            assert!(back == pattern(2, 4096), "new writes survive a restart");
             check(&client, "/d/new", 3);
             check(&client, "/d/empty", 4);
             old.truncate(0).unwrap();

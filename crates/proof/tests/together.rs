@@ -1,4 +1,4 @@
-//! Several servers as users see them: one tree, whoever is asked; what is gone with a server, and what is not.
+//! A cluster as users see it: one tree through every server.
 
 use forebay_client::blocking::Client;
 use forebay_client::{Listing, OpenOptions};
@@ -22,7 +22,7 @@ fn read(client: &Client, path: &str) -> forebay_model::Result<Vec<u8>> {
 }
 
 #[test]
-fn the_files_of_one_directory_are_spread_evenly_and_seen_through_every_server() {
+fn files_of_one_directory_are_spread_evenly_and_seen_on_all_servers() {
     const FILES: usize = 2000;
     let fleet = fleet(4);
     let client = fleet.client(0, By::Unix);
@@ -33,7 +33,7 @@ fn the_files_of_one_directory_are_spread_evenly_and_seen_through_every_server() 
         *made.entry(file.id().maker()).or_default() += 1;
         file.close().unwrap();
     }
-    // Two thousand names deviate from a quarter by chance; a hundred thousand do so by less than a hundredth of it.
+    // 2,000 names deviate from a quarter by chance; 100,000 do so by less than 1 %.
     assert_eq!(made.len(), 4);
     assert!(made.values().all(|count| count.abs_diff(FILES / 4) < FILES / 16), "{made:?}");
     for number in 0..4 {
@@ -50,44 +50,44 @@ fn the_files_of_one_directory_are_spread_evenly_and_seen_through_every_server() 
 }
 
 #[test]
-fn bytes_on_several_servers_are_one_file() {
+fn striped_bytes_form_one_file() {
     let fleet = fleet(3);
-    let (near, far) = (fleet.client(0, By::Unix), fleet.client(1, By::Tcp));
-    near.mkdir("/striped", 0o755).unwrap();
-    near.set_layout("/striped", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
+    let (local, remote) = (fleet.client(0, By::Unix), fleet.client(1, By::Tcp));
+    local.mkdir("/striped", 0o755).unwrap();
+    local.set_layout("/striped", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
     for (name, len) in [("empty", 0), ("small", 100), ("edge", 64 << 10), ("large", 5_000_000)] {
         let path = format!("/striped/{name}");
         let data = pattern(7, len);
-        let file = far.open(&path, OpenOptions::CREATE).unwrap();
+        let file = remote.open(&path, OpenOptions::CREATE).unwrap();
         file.pwrite(0, &data).unwrap();
-        assert_eq!(near.stat(&path).unwrap().size, len as u64, "{name} while it is open");
-        assert!(read(&near, &path).unwrap() == data, "{name}");
+        assert_eq!(local.stat(&path).unwrap().size, len as u64, "{name} while it is open");
+        assert!(read(&local, &path).unwrap() == data, "{name}");
         file.close().unwrap();
-        assert_eq!(near.stat(&path).unwrap().size, len as u64, "{name}");
-        let (_, layout) = near.layout(&path).unwrap();
+        assert_eq!(local.stat(&path).unwrap().size, len as u64, "{name}");
+        let (_, layout) = local.layout(&path).unwrap();
         assert_eq!(layout.unwrap().servers.len(), 3, "{name}");
     }
-    let file = near.open("/striped/large", OpenOptions::WRITE).unwrap();
+    let file = local.open("/striped/large", OpenOptions::WRITE).unwrap();
     file.truncate(1_000_001).unwrap();
     file.truncate(3_000_000).unwrap();
     let mut expected = pattern(7, 1_000_001);
     expected.resize(3_000_000, 0);
-    assert!(read(&far, "/striped/large").unwrap() == expected, "what lies behind a cut is zero");
+    assert!(read(&remote, "/striped/large").unwrap() == expected, "bytes beyond a truncation are zero");
     file.punch(100_000, 300_000).unwrap();
     expected[100_000..400_000].fill(0);
-    assert!(read(&far, "/striped/large").unwrap() == expected, "and so is a hole");
+    assert!(read(&remote, "/striped/large").unwrap() == expected, "a hole is zero");
     let end = file.append(&pattern(8, 200_000)).unwrap();
     assert_eq!(end, 3_000_000);
     expected.extend(pattern(8, 200_000));
-    assert!(read(&far, "/striped/large").unwrap() == expected);
+    assert!(read(&remote, "/striped/large").unwrap() == expected);
     file.sync().unwrap();
     file.close().unwrap();
-    near.unlink("/striped/large").unwrap();
-    assert!(far.stat("/striped/large").is_err());
+    local.unlink("/striped/large").unwrap();
+    assert!(remote.stat("/striped/large").is_err());
 }
 
 #[test]
-fn names_move_between_directories_of_all_servers() {
+fn renames_work_between_directories_of_all_servers() {
     let mut fleet = fleet(3);
     let client = fleet.client(0, By::Unix);
     for dir in 0..4 {
@@ -127,7 +127,7 @@ fn names_move_between_directories_of_all_servers() {
 }
 
 #[test]
-fn a_client_learns_a_newer_list_and_goes_on() {
+fn client_adopts_a_newer_server_list() {
     let mut fleet = fleet(2);
     let client = fleet.client(0, By::Unix);
     for number in 0..8 {
@@ -138,10 +138,10 @@ fn a_client_learns_a_newer_list_and_goes_on() {
     for epoch in [2, 3] {
         fleet.stop_all();
         for host in &mut fleet.hosts {
-            host.seat.as_mut().expect("one of several").epoch = epoch;
+            host.cluster.as_mut().expect("cluster").epoch = epoch;
         }
         fleet.start_all();
-        // Its connections are gone with the servers, and with its old list it is not let in again.
+        // The servers closed its connections, and refuse its old list.
         for number in 0..8 {
             assert_eq!(client.stat(format!("/d{number}")).unwrap().kind, FileKind::Directory);
         }

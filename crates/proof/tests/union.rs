@@ -1,11 +1,11 @@
-//! A server before a directory: the reference model knows what was there before and what others change there, and nothing
-//! tells the two apart.
+//! A server with a back-end directory: the reference model includes the files that existed before and the changes of
+//! other processes.
 
 use forebay_client::blocking::Client;
-use forebay_dice::Dice;
-use forebay_model::{Bytes, ErrorKind, ServerId};
+use forebay_model::{Bytes, ServerId};
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::{Full, Medium, Mode, Pipeline};
+use forebay_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,35 +16,35 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 
 fn host(medium: Medium, drain: Drains, route: Mode) -> Host {
     let plan = Plan::new(medium, Bytes::mib(128), Bytes::mib(4));
-    Host::new(PROGRAM, Plan { before: true, drain, route, ..plan })
+    Host::new(PROGRAM, Plan { has_backend: true, drain, route, ..plan })
 }
 
-/// Which way writes go when a life of the server begins; with more than one it changes now and then, too.
+/// The route of writes when the server starts; with more than one, the route also changes now and then.
 type Routes = &'static [Mode];
 const BUFFERED: Routes = &[Mode::Buffer];
-const EVERY_WAY: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow, Mode::Buffer];
-/// What went past the buffer and cannot be synced is told for ever, so a server that starts like this has no such faults.
-const PAST: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow];
+const ALL_ROUTES: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow, Mode::Buffer];
+/// A failed sync of direct writes is reported forever, so a server that starts with such a route has no sync faults.
+const NO_BUFFER: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow];
 
 fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
     play_on(|| host(medium, drain, routes[0]), routes, part);
 }
 
-/// What went past the buffers of servers, in all their lives.
-struct Past {
+/// Bytes that bypassed the buffers, over all runs of the servers.
+struct DirectBytes {
     client: Client,
-    /// What each said last.
+    /// The last count of each server.
     last: BTreeMap<ServerId, u64>,
     bytes: u64,
 }
 
-impl Past {
-    fn new(client: Client) -> Past {
-        Past { client, last: BTreeMap::new(), bytes: 0 }
+impl DirectBytes {
+    fn new(client: Client) -> DirectBytes {
+        DirectBytes { client, last: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Looks at those that are there. What one says that was killed since is all of its new life.
-    fn look(&mut self) {
+    /// Adds the counts of the servers that answer. After a kill a server counts from zero.
+    fn update(&mut self) {
         for (server, status) in self.client.statuses().unwrap() {
             let Some(route) = status.ok().and_then(|status| status.route) else { continue };
             let before = self.last.insert(server, route.direct).filter(|before| *before <= route.direct);
@@ -53,9 +53,9 @@ impl Past {
     }
 }
 
-/// How many worlds there are, each with few steps: sooner or later everything has been met.
+/// Number of worlds, each with few steps, so that all cases occur eventually.
 const WORLDS: u64 = 8;
-/// As many at most where what is to be shown was not met in those.
+/// Maximum, for cases that did not occur in the first worlds.
 const MOST_WORLDS: u64 = 4 * WORLDS;
 
 fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
@@ -65,64 +65,65 @@ fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
 fn play_worlds(worlds: u64, hosts: impl Fn() -> Host, routes: Routes, part: u64) {
     let mut game = Game::new(routes, part);
     rounds(worlds).for_each(|world| game.play(hosts(), world));
-    // Where the back end fails, everything that went there may have been refused.
-    let (mut more, goes_past) = (worlds..MOST_WORLDS, game.goes_past);
-    while goes_past
+    // With injected faults, the back end may have refused all direct writes.
+    let (mut more, expects_direct) = (worlds..MOST_WORLDS, game.expects_direct);
+    while expects_direct
         && game.direct == 0
-        && !game.refuses
+        && !game.has_faults
         && let Some(world) = more.next()
     {
         game.play(hosts(), world);
     }
     assert!(game.seen[&format!("{:?}", Step::Done)] > 10, "{:?}", game.seen);
     assert!(
-        game.refuses || (game.direct > 0) == game.goes_past,
-        "{} bytes went past the buffer",
+        game.has_faults || (game.direct > 0) == game.expects_direct,
+        "{} bytes bypassed the buffer",
         game.direct
     );
 }
 
-/// What was played in all worlds of one server each.
+/// The results of all worlds with one server each.
 struct Game {
     routes: Routes,
     part: u64,
     seeded: Seeded,
-    dice: Dice,
+    rng: Rng,
     seen: BTreeMap<String, u64>,
-    /// Bytes that went past the buffer, and whether some should.
+    /// Bytes that bypassed the buffer, and whether some should.
     direct: u64,
-    goes_past: bool,
-    /// Whether the back end fails.
-    refuses: bool,
+    expects_direct: bool,
+    /// Whether the back end has injected faults.
+    has_faults: bool,
 }
 
 impl Game {
     fn new(routes: Routes, part: u64) -> Game {
         let seeded = Seeded::new();
-        let dice = seeded.dice(part);
-        let (seen, goes_past) = (BTreeMap::new(), routes != BUFFERED);
-        Game { routes, part, seeded, dice, seen, direct: 0, goes_past, refuses: false }
+        let rng = seeded.rng(part);
+        let (seen, expects_direct) = (BTreeMap::new(), routes != BUFFERED);
+        Game { routes, part, seeded, rng, seen, direct: 0, expects_direct, has_faults: false }
     }
 
     fn play(&mut self, mut host: Host, world: u64) {
-        let (drain, routes, part, dice) = (host.plan.drain, self.routes, self.part, &mut self.dice);
+        let (drain, routes, part, rng) = (host.plan.drain, self.routes, self.part, &mut self.rng);
         let clients = clients(|job, by| host.client_of(job, by));
-        let switches = self.seeded.dice(part + 500 + world);
+        let switches = self.seeded.rng(part + 500 + world);
         let _switching = Switching::new(routes, host.client(By::Unix), switches);
-        let mut past = Past::new(host.client(By::Unix));
-        let mut driver = Driver::before(clients, &host.behind(), self.seeded.dice(part + 1 + world));
+        let mut direct_bytes = DirectBytes::new(host.client(By::Unix));
+        let mut driver =
+            Driver::with_backend(clients, &host.backing_dir(), self.seeded.rng(part + 1 + world));
         if host.plan.flow.1 == Full::Bypass {
-            self.goes_past = true;
-            driver = driver.in_little_room();
+            self.expects_direct = true;
+            driver = driver.with_little_space();
         }
         if drain == Drains::WithFaults {
-            self.refuses = true;
-            driver = driver.amid_faults(vec![Plan::calm(&host.store())]);
+            self.has_faults = true;
+            driver = driver.with_faults(vec![Plan::fault_pause_file(&host.store())]);
         }
         for number in 0..300 {
-            let step = match dice.below(40) {
+            let step = match rng.below(40) {
                 0 => {
-                    match dice.one_in(2) {
+                    match rng.one_in(2) {
                         true => host.kill(),
                         false => host.stop(),
                     }
@@ -130,45 +131,45 @@ impl Game {
                     host.start();
                     continue;
                 }
-                1..3 => host.killed_within(Duration::from_micros(dice.below(3000)), || driver.step()),
+                1..3 => host.killed_within(Duration::from_micros(rng.below(3000)), || driver.step()),
                 _ => driver.step(),
             };
             *self.seen.entry(format!("{step:?}")).or_default() += 1;
-            past.look();
+            direct_bytes.update();
             if number % 100 == 99 {
                 driver.check();
-                // Lazily, and some time before the end: what comes after that is to be behind too.
+                // When draining lazily, some time before the end, so that later changes are drained too.
                 if drain != Drains::Lazily || number == 199 {
-                    driver.check_behind(&host.behind());
+                    driver.check_backing(&host.backing_dir());
                     driver.check();
-                    driver.meddle(&host.behind());
+                    driver.change_backing(&host.backing_dir());
                     driver.check();
                 }
             }
         }
-        driver.check_last(&host.behind());
-        self.direct += past.bytes;
+        driver.check_last(&host.backing_dir());
+        self.direct += direct_bytes.bytes;
     }
 }
 
-/// Sends writes another way now and then, whatever is going on, as long as it lives.
+/// Changes the route at random moments until it is dropped.
 struct Switching {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Switching {
-    fn new(routes: Routes, client: Client, mut dice: Dice) -> Switching {
+    fn new(routes: Routes, client: Client, mut rng: Rng) -> Switching {
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let switch = move || {
             while !ends.load(Ordering::Relaxed) {
-                let (mode, _) = Mode::ALL[dice.below(4) as usize];
-                // A server that is down comes back with a way of its own.
+                let (mode, _) = Mode::ALL[rng.below(4) as usize];
+                // A server that is down restarts with its own route.
                 if let Err(error) = client.set_route(mode) {
-                    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+                    assert!(error.kind().is_no_answer(), "{error}");
                 }
-                std::thread::sleep(Duration::from_micros(dice.below(30_000)));
+                std::thread::sleep(Duration::from_micros(rng.below(30_000)));
             }
         };
         Switching { over, thread: (routes.len() > 1).then(|| std::thread::spawn(switch)) }
@@ -181,38 +182,39 @@ impl Drop for Switching {
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(
             std::thread::panicking() || matches!(ended, None | Some(Ok(()))),
-            "the modes were not switched"
+            "the switching thread failed"
         );
     }
 }
 
-/// Clients of three jobs, each by its own way.
+/// Clients of three jobs, over different transports.
 fn clients(client: impl Fn(usize, By) -> Client) -> Vec<Client> {
     [By::Unix, By::Tcp, By::Unix].into_iter().enumerate().map(|(job, by)| client(job, by)).collect()
 }
 
-/// The same with several servers, files over all of them, and any of them killed.
+/// The same with several servers, striped files, and kills of random servers.
 fn play_on_several(drain: Drains, routes: Routes, part: u64) {
     let seeded = Seeded::new();
-    let mut dice = seeded.dice(part);
+    let mut rng = seeded.rng(part);
     let (mut seen, mut direct) = (BTreeMap::<String, u64>::new(), 0);
-    // What fails is tried again after a pause, and several servers have to succeed for one file.
+    // The drain retries after a pause, and several servers have to succeed for one file.
     let (worlds, steps) = if drain == Drains::WithFaults { (1, 200) } else { (4, 300) };
     for world in rounds(worlds) {
         let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
-        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain, route: routes[0], ..plan });
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { has_backend: true, drain, route: routes[0], ..plan });
         let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
-        let switching = Switching::new(routes, fleet.client(0, By::Unix), seeded.dice(part + 500 + world));
-        let mut past = Past::new(fleet.client(0, By::Unix));
-        let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
+        let switching = Switching::new(routes, fleet.client(0, By::Unix), seeded.rng(part + 500 + world));
+        let mut direct_bytes = DirectBytes::new(fleet.client(0, By::Unix));
+        let mut driver = Driver::with_backend(clients, &fleet.backing_dir(), seeded.rng(part + 1 + world));
         if drain == Drains::WithFaults {
-            driver = driver.amid_faults(fleet.hosts.iter().map(|host| Plan::calm(&host.store())).collect());
+            driver = driver
+                .with_faults(fleet.hosts.iter().map(|host| Plan::fault_pause_file(&host.store())).collect());
         }
         for number in 0..steps {
-            let step = match dice.below(40) {
+            let step = match rng.below(40) {
                 0 => {
-                    let gently = dice.one_in(2);
-                    let host = fleet.any(&mut dice);
+                    let gently = rng.one_in(2);
+                    let host = fleet.any(&mut rng);
                     host.plan.route = routes[(number as usize + world as usize) % routes.len()];
                     match gently {
                         true => host.stop(),
@@ -222,8 +224,8 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
                     continue;
                 }
                 1..3 => {
-                    let patience = Duration::from_micros(dice.below(3000));
-                    fleet.any(&mut dice).killed_within(patience, || driver.step())
+                    let delay = Duration::from_micros(rng.below(3000));
+                    fleet.any(&mut rng).killed_within(delay, || driver.step())
                 }
                 3 => {
                     driver.restripe();
@@ -232,42 +234,42 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
                 _ => driver.step(),
             };
             *seen.entry(format!("{step:?}")).or_default() += 1;
-            past.look();
+            direct_bytes.update();
             if number % 100 == 99 {
                 driver.check();
                 if drain != Drains::Lazily || number == 199 {
-                    driver.check_behind(&fleet.behind());
+                    driver.check_backing(&fleet.backing_dir());
                     driver.check();
-                    driver.meddle(&fleet.behind());
+                    driver.change_backing(&fleet.backing_dir());
                     driver.check();
                 }
             }
         }
-        driver.check_last(&fleet.behind());
-        direct += past.bytes;
+        driver.check_last(&fleet.backing_dir());
+        direct += direct_bytes.bytes;
         drop(switching);
         fleet.check();
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
-    assert_eq!(direct > 0, routes != BUFFERED, "{direct} bytes went past the buffers");
+    assert_eq!(direct > 0, routes != BUFFERED, "{direct} bytes bypassed the buffers");
 }
 
-/// Of closed files of which all is behind, nothing is lost with the store of a server that has bytes alone.
+/// Closed, drained files lose nothing with the store of a server that holds only bytes.
 #[test]
-fn random_operations_of_three_servers_go_on_after_the_store_of_one_is_lost() {
+fn random_operations_of_three_servers_continue_after_losing_one_store() {
     let seeded = Seeded::new();
-    let mut dice = seeded.dice(16_000);
+    let mut rng = seeded.rng(16_000);
     for world in rounds(2) {
         let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
-        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain: Drains::Eagerly, ..plan });
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { has_backend: true, drain: Drains::Eagerly, ..plan });
         let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
-        let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(16_001 + world));
+        let mut driver = Driver::with_backend(clients, &fleet.backing_dir(), seeded.rng(16_001 + world));
         for _ in 0..3 {
             for _ in 0..60 {
-                match dice.below(30) {
-                    // Also who has the names, and does not know yet what is open when it begins to serve again.
+                match rng.below(30) {
+                    // Also the server with the names, which does not know what is open when it restarts.
                     0 => {
-                        let host = fleet.any(&mut dice);
+                        let host = fleet.any(&mut rng);
                         host.kill();
                         host.start();
                     }
@@ -276,102 +278,102 @@ fn random_operations_of_three_servers_go_on_after_the_store_of_one_is_lost() {
                 }
             }
             driver.close_all();
-            driver.check_behind(&fleet.behind());
-            driver.meddle(&fleet.behind());
+            driver.check_backing(&fleet.backing_dir());
+            driver.change_backing(&fleet.backing_dir());
             driver.check();
-            driver.check_behind(&fleet.behind());
-            let lost = ServerId(2 + dice.below(2) as u16);
+            driver.check_backing(&fleet.backing_dir());
+            let lost = ServerId(2 + rng.below(2) as u16);
             fleet.lose_store(lost);
             fleet.replace(lost);
             driver.check();
         }
-        driver.check_behind(&fleet.behind());
+        driver.check_backing(&fleet.backing_dir());
         drop(driver);
         fleet.check();
     }
 }
 
 #[test]
-fn random_operations_of_three_servers_before_a_directory_match_the_model() {
+fn random_operations_of_three_servers_with_a_back_end_match_the_model() {
     play_on_several(Drains::Lazily, BUFFERED, 6000);
 }
 
 #[test]
-fn random_operations_of_three_servers_while_everything_drains_match_the_model_here_and_behind() {
+fn random_operations_of_three_draining_servers_match_the_model() {
     play_on_several(Drains::Eagerly, BUFFERED, 9000);
 }
 
 #[test]
-fn random_operations_of_three_servers_before_a_directory_that_fails_match_the_model() {
+fn random_operations_of_three_servers_with_faults_match_the_model() {
     play_on_several(Drains::WithFaults, BUFFERED, 10_000);
 }
 
 #[test]
-fn random_operations_of_three_servers_on_every_way_match_the_model() {
-    play_on_several(Drains::Lazily, EVERY_WAY, 12_000);
+fn random_operations_of_three_servers_on_all_routes_match_the_model() {
+    play_on_several(Drains::Lazily, ALL_ROUTES, 12_000);
 }
 
 #[test]
-fn random_operations_of_three_servers_on_every_way_while_everything_drains_match_the_model_here_and_behind() {
-    play_on_several(Drains::Eagerly, EVERY_WAY, 13_000);
+fn random_operations_of_three_draining_servers_on_all_routes_match() {
+    play_on_several(Drains::Eagerly, ALL_ROUTES, 13_000);
 }
 
 #[test]
-fn random_operations_before_a_directory_match_the_model_in_memory() {
+fn random_operations_with_a_back_end_match_the_model_in_memory() {
     play(Medium::Memory, Drains::Lazily, BUFFERED, 4000);
 }
 
 #[test]
-fn random_operations_before_a_directory_match_the_model_on_disk() {
+fn random_operations_with_a_back_end_match_the_model_on_disk() {
     play(Medium::Disk, Drains::Lazily, BUFFERED, 5000);
 }
 
 #[test]
-fn random_operations_while_everything_drains_match_the_model_here_and_behind() {
+fn random_operations_while_draining_match_the_model_in_memory() {
     play(Medium::Memory, Drains::Eagerly, BUFFERED, 6000);
 }
 
 #[test]
-fn random_operations_while_everything_drains_match_the_model_on_disk() {
+fn random_operations_while_draining_match_the_model_on_disk() {
     play(Medium::Disk, Drains::Eagerly, BUFFERED, 7000);
 }
 
 #[test]
-fn random_operations_before_a_directory_that_fails_match_the_model_here_and_behind() {
+fn random_operations_with_a_faulty_back_end_match_the_model() {
     play(Medium::Memory, Drains::WithFaults, BUFFERED, 8000);
 }
 
 #[test]
-fn random_operations_on_every_way_match_the_model_in_memory() {
-    play(Medium::Memory, Drains::Lazily, EVERY_WAY, 9000);
+fn random_operations_on_all_routes_match_the_model_in_memory() {
+    play(Medium::Memory, Drains::Lazily, ALL_ROUTES, 9000);
 }
 
 #[test]
-fn random_operations_on_every_way_while_everything_drains_match_the_model_on_disk() {
-    play(Medium::Disk, Drains::Eagerly, EVERY_WAY, 10_000);
+fn random_operations_on_all_routes_while_draining_match_on_disk() {
+    play(Medium::Disk, Drains::Eagerly, ALL_ROUTES, 10_000);
 }
 
-/// What finds no room goes past the buffer.
+/// Writes that find no space bypass the buffer.
 fn bypassed(drain: Drains, pipeline: Pipeline, (capacity, region): (Bytes, Bytes)) -> Host {
     let plan = Plan::new(Medium::Memory, capacity, region);
-    Host::new(PROGRAM, Plan { before: true, drain, flow: (pipeline, Full::Bypass), ..plan })
+    Host::new(PROGRAM, Plan { has_backend: true, drain, flow: (pipeline, Full::Bypass), ..plan })
 }
 
-/// The buffer holds less than some writes bring, and nothing but that sends any past it.
+/// The buffer holds less than some writes bring, and only those bypass it.
 #[test]
-fn random_operations_past_a_full_buffer_match_the_model_here_and_behind() {
+fn random_operations_bypassing_a_full_buffer_match_the_model() {
     let size = (Bytes::kib(512), Bytes::kib(64));
-    // What finds no room at all is told so after a while.
+    // A write that finds no space at all fails after a while.
     play_worlds(3, || bypassed(Drains::Lazily, Pipeline::On, size), BUFFERED, 14_000);
 }
 
 #[test]
-fn random_operations_without_a_pipeline_match_the_model_here_and_behind() {
+fn random_operations_without_a_pipeline_match_the_model() {
     let size = (Bytes::mib(24), Bytes::mib(4));
-    play_on(|| bypassed(Drains::Eagerly, Pipeline::Off, size), EVERY_WAY, 15_000);
+    play_on(|| bypassed(Drains::Eagerly, Pipeline::Off, size), ALL_ROUTES, 15_000);
 }
 
 #[test]
-fn random_operations_on_every_way_to_a_directory_that_fails_match_the_model_here_and_behind() {
-    play(Medium::Memory, Drains::WithFaults, PAST, 11_000);
+fn random_operations_on_all_routes_with_faults_match_the_model() {
+    play(Medium::Memory, Drains::WithFaults, NO_BUFFER, 11_000);
 }

@@ -1,103 +1,126 @@
-//! What can be set, and what is taken when it is not.
+//! The server's configuration and its defaults.
 
+use crate::direct::Routing;
 use crate::drain::{Described, Draining};
 use crate::human;
-use crate::route::Routing;
 use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
+use forebay_wire::Security;
 use serde::{Deserialize, Serialize};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the regions of a store live on.
+/// The medium that holds the regions of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Medium {
-    /// Memory: as fast as it gets, gone with the machine.
+    /// Memory: fastest; lost when the machine fails.
     #[default]
     Memory,
-    /// Whatever disk the store's directory is on.
+    /// The disk of the store's directory.
     Disk,
 }
 
-/// Everything a server needs to know. Tables of `forebay.toml` have the names of these fields.
+/// The configuration of a server. Tables of `forebay.toml` have the names of these fields.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The directory of the store.
     pub store: PathBuf,
-    /// Bytes that files can fill.
+    /// Bytes of file data that the buffer can hold.
     #[serde(with = "human::size")]
     pub capacity: Bytes,
-    /// Bytes in one region; chosen by the store if not given.
+    /// Bytes per region; the store chooses if not given.
     #[serde(with = "human::maybe_size", skip_serializing_if = "Option::is_none")]
     pub region: Option<Bytes>,
-    /// What the regions live on.
+    /// The medium that holds the regions.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…`, `s3:BUCKET` or `model:DEVICE:BACKEND`;
-    /// nothing if not given.
+    /// The back end, as `dir:PATH`, `stripes:PATH,PATH,…`, `s3:BUCKET` or `model:DEVICE:BACKEND`; none if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
-    /// may remove it.
+    /// Permission bits of the root directory of a new store. By default every user may create files, and only a file's
+    /// owner may remove it. If the back end has a root directory, its mode and owner apply instead.
     pub root_mode: u16,
+    /// Whether only the server's own user and root are admitted, whatever the mode of the socket. For the server of a
+    /// single run.
+    pub owner_only: bool,
     /// This server's number in its cluster.
     pub server: ServerId,
     /// The Unix socket to listen on; `STORE.sock` beside the store if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// Whether programs of the server's own user on its machine write by shared memory.
+    /// Whether programs of the server's own user on its machine write through shared memory.
     pub shared_memory: bool,
-    /// Whether to listen on TCP at all.
+    /// Whether to listen on TCP.
     pub tcp: bool,
-    /// Where to listen on TCP: only this machine unless told otherwise.
+    /// The TCP address to listen on; by default only local clients can connect.
     pub listen: SocketAddr,
-    /// The key that TCP clients prove to hold, made if missing; `STORE.key` beside the store if not given.
+    /// The key that TCP clients must hold, created if missing; `STORE.key` beside the store if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
-    /// How the server is shared between jobs.
+    /// Security of TCP connections.
+    pub transport: TransportSettings,
+    /// How jobs share the server.
     pub policy: Policy,
-    /// What enforces the policy.
+    /// The scheduler that enforces the policy.
     pub scheduler: Discipline,
-    /// What an operation costs a job besides its bytes.
+    /// The cost of an operation for a job, in addition to its bytes.
     #[serde(with = "human::size")]
     pub operation_cost: Bytes,
-    /// Serve no more than this a second, as a device would: for demonstrations and tests of sharing.
+    /// Serve at most this many bytes per second, like a device of that speed; for demonstrations and tests of sharing.
     #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
     pub device_rate: Option<Bytes>,
     /// Servers of other services that share jobs with this one, as `tcp:host:port`; all have the same key.
     pub peers: Vec<String>,
-    /// All servers of the service, this one among them; without a list it is the only one. All have the same list,
-    /// and the same key.
+    /// All servers of the service, including this one; if empty, it is the only one. All have the same list and the
+    /// same key.
     pub servers: Vec<Member>,
-    /// Grows whenever the list changes.
+    /// Increases whenever the list changes.
     pub epoch: u64,
-    /// How often servers tell each other of their jobs.
+    /// How often servers exchange their job tables.
     #[serde(with = "human::time")]
     pub lambda: Duration,
-    /// What is believed of jobs that nobody vouches for.
+    /// Limits on the claims of unprivileged jobs.
     pub trust: Belief,
-    /// How data leaves for the back end.
+    /// How data is drained to the back end.
     pub drain: Draining,
-    /// What the file says that `drain.topology` names, once somebody has read it.
+    /// The contents of the file that `drain.topology` names, once it has been read.
     #[serde(skip)]
     pub topology: Option<Described>,
-    /// Which writes go past the buffer.
+    /// Which writes bypass the buffer.
     pub route: Routing,
-    /// How much is allowed.
+    /// Limits on counts and sizes.
     pub limits: Limits,
-    /// How long things may take.
+    /// Timeouts.
     pub times: Times,
 }
 
-/// What is believed of jobs that neither root nor the service's owner vouches for.
+/// Security of TCP connections, from clients and to other servers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransportSettings {
+    /// The minimum that is accepted: `encrypt`, `authenticate` or `none`. A peer that requests more gets more. Defaults
+    /// to `authenticate` on this machine and `encrypt` beyond it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security: Option<Security>,
+}
+
+impl TransportSettings {
+    /// The minimum that is accepted from a peer at this address.
+    #[must_use]
+    pub fn least(&self, peer: IpAddr) -> Security {
+        self.security.unwrap_or_else(|| Security::default_for(peer))
+    }
+}
+
+/// Limits on the claims of jobs that neither root nor the service's owner vouches for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Belief {
-    /// Most nodes.
+    /// Maximum number of nodes.
     pub nodes: u32,
     /// Highest priority.
     pub priority: u32,
@@ -115,33 +138,68 @@ impl Belief {
     }
 }
 
-/// How much is allowed: at each bound the caller is told, and nothing grows.
+/// Limits on counts and sizes. At each limit the caller gets an error, and nothing grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections of clients that have proved who they are: one for control and up to four for payload each, and a
-    /// descriptor of the server's for every one.
+    /// Authenticated connections of clients. A client has one for control and up to four for payload; each takes a
+    /// descriptor of the server.
     pub connections: usize,
-    /// Connections that are in their handshake, of one user at most a quarter of them; more wait.
+    /// Connections of one user, of the above. This and every other per-user limit does not apply to root and the
+    /// service's owner.
+    pub user_connections: usize,
+    /// Connections in their handshake, at most a quarter of them of one user or address; more wait.
     pub handshakes: usize,
-    /// Clients with a session: every process of an unmodified program is one, also for a while after it was killed.
-    /// A session costs memory only, some hundred bytes beside its open files.
+    /// Unauthenticated TCP connections from one address. At the limit, the one that has been silent for longest is
+    /// closed. Addresses of the service's other servers are counted separately.
+    pub address_handshakes: usize,
+    /// Clients with a session. Every process of an unmodified program is one, also for a while after it was killed. A
+    /// session costs only memory: a few hundred bytes plus its open files.
     pub sessions: usize,
-    /// Open files of one session.
+    /// Sessions of one user, of the above.
+    pub user_sessions: usize,
+    /// Open files of one user in one session. A mount is one session for all its users.
     pub session_opens: usize,
     /// Open files of all sessions.
     pub opens: usize,
-    /// Requests of one control connection that are being worked on.
+    /// Open files of one user, of the above.
+    pub user_opens: usize,
+    /// Concurrent requests of one control connection.
     pub in_flight: usize,
+    /// Bytes of answers that the client of one connection has not read yet.
+    #[serde(with = "human::size")]
+    pub connection_answers: Bytes,
+    /// Bytes of answers that the clients of one user have not read yet.
+    #[serde(with = "human::size")]
+    pub user_answers: Bytes,
+    /// Requests that wait for the back end at the same time.
+    pub backend_places: usize,
+    /// Requests of one user, of the above.
+    pub user_backend_places: usize,
+    /// Concurrent flushes to the device.
+    pub syncs: usize,
+    /// Flushes for one user, of the above.
+    pub user_syncs: usize,
+    /// Concurrent requests of one user, including each piece of a listing; requests that wait for the back end or are
+    /// served inline do not count. Defaults to half of the machine's cores.
+    pub user_working: usize,
+    /// Mappings of one user that were granted and are not yet fetched, or are being fetched.
+    pub user_mappings: usize,
     /// Requests that have their turn at the same time.
     pub turns: usize,
     /// Requests that wait for their turn.
     pub waiting: usize,
-    /// Jobs that are remembered.
+    /// Requests on connections of one user, of the above.
+    pub user_waiting: usize,
+    /// Maximum share of the buffer for one user's bytes, in per cent.
+    pub user_space: u8,
+    /// Maximum number of remembered jobs.
     pub jobs: usize,
+    /// Log lines about peers per second; the number of suppressed lines is logged as one line.
+    pub log_lines: usize,
 }
 
-/// How long things may take.
+/// Timeouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Times {
@@ -151,22 +209,22 @@ pub struct Times {
     /// To fill a reservation; after that it is voided and its connection closed.
     #[serde(with = "human::time")]
     pub reservation: Duration,
-    /// For a client to take its answers; after that its connection is closed.
+    /// For a client to read its answers; after that its connection is closed.
     #[serde(with = "human::time")]
     pub answer: Duration,
-    /// Without a word from a client; after that its session is over and its files are closed.
+    /// Without a message from a client; after that its session ends and its files are closed.
     #[serde(with = "human::time")]
     pub session: Duration,
-    /// A transfer that stands still for so long gives its turn back, and goes on without.
+    /// A transfer that makes no progress for this long gives its turn back and continues without it.
     #[serde(with = "human::time")]
     pub stall: Duration,
     /// For requests in progress when the server stops.
     #[serde(with = "human::time")]
     pub farewell: Duration,
-    /// For another server to answer; after that whatever needs it fails, and says which one it was.
+    /// For another server to answer; after that requests that need it fail, and the error names the server.
     #[serde(with = "human::time")]
     pub peer: Duration,
-    /// So long a server believes what it knows of the directories of one that is not heard of any more.
+    /// How long a server trusts its cached directories of another server that no longer responds.
     #[serde(with = "human::time")]
     pub lease: Duration,
 }
@@ -180,12 +238,14 @@ impl Default for Config {
             medium: Medium::default(),
             backend: None,
             root_mode: 0o1777,
+            owner_only: false,
             server: ServerId(0),
             socket: None,
             shared_memory: true,
             tcp: true,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7411)),
             key: None,
+            transport: TransportSettings::default(),
             policy: "user-then-size-fair".parse().expect("a policy"),
             scheduler: Discipline::default(),
             operation_cost: Bytes(OPERATION.0),
@@ -208,14 +268,29 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 8192,
+            user_connections: 2048,
             handshakes: 128,
+            address_handshakes: 1024,
             sessions: 16_384,
+            user_sessions: 4096,
             session_opens: 1 << 16,
             opens: 1 << 20,
+            user_opens: 1 << 18,
             in_flight: 64,
+            connection_answers: Bytes::mib(4),
+            user_answers: Bytes::mib(64),
+            backend_places: 32,
+            user_backend_places: 8,
+            syncs: 8,
+            user_syncs: 2,
+            user_working: (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
+            user_mappings: 64,
             turns: 16,
             waiting: 4096,
+            user_waiting: 1024,
+            user_space: 90,
             jobs: 16_384,
+            log_lines: 20,
         }
     }
 }
@@ -242,22 +317,32 @@ impl Config {
         Config { store: store.into(), ..Config::default() }
     }
 
-    /// Where the Unix socket is.
+    /// The path of the Unix socket.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| beside(&self.store, "sock"))
     }
 
-    /// Where the key is.
+    pub(crate) fn socket_mode(&self) -> u32 {
+        if self.owner_only { 0o600 } else { 0o666 }
+    }
+
+    /// The path of the service's key.
     #[must_use]
     pub fn key_path(&self) -> PathBuf {
         self.key.clone().unwrap_or_else(|| beside(&self.store, "key"))
     }
 
-    /// The configurations of so many servers of one service, all on this machine: the first has the store, socket and
-    /// port of this one, the others have theirs beside it; all have its key.
+    /// The path of the list of users' keys.
     #[must_use]
-    pub fn several(&self, count: u16) -> Vec<Config> {
+    pub fn keys_path(&self) -> PathBuf {
+        beside(&self.store, "keys")
+    }
+
+    /// Configurations of `count` servers of one service on this machine. The first has the store, socket and port of
+    /// this configuration, the others have theirs beside it; all share its key.
+    #[must_use]
+    pub fn cluster(&self, count: u16) -> Vec<Config> {
         let key = self.key_path();
         let one = |index: u16| {
             let (mut store, mut socket) = (self.store.clone(), self.socket_path());
@@ -277,7 +362,7 @@ impl Config {
         all
     }
 
-    /// This server, as a list names it.
+    /// This server as an entry of the list of servers.
     #[must_use]
     pub fn member(&self) -> Member {
         let socket = self.socket_path().display().to_string();
@@ -301,31 +386,54 @@ impl Config {
             Some(Member { address, .. }) => Err(invalid(format!(
                 "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
             ))),
-            // One server alone says what becomes of names behind.
+            // With a back end, one server owns all names.
             None if self.backend.is_some() && !members.is_single() => Ok(members.with_names(Homes::First)),
             None => Ok(members),
         }
     }
 
-    /// Refuses what cannot work.
+    /// Addresses of the other servers that it reaches by TCP, as `host:port`.
+    pub(crate) fn other_hosts(&self) -> Vec<String> {
+        let members = self.servers.iter().filter(|member| member.server != self.server);
+        let all = members.map(|member| &member.address).chain(&self.peers);
+        all.filter_map(|address| match Place::of(address) {
+            Some(Place::Tcp(place)) => Some(place.to_owned()),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Rejects invalid settings.
     pub fn check(&self) -> Result<()> {
         let limits = &self.limits;
         let counts = [
             ("connections", limits.connections),
+            ("user_connections", limits.user_connections),
             ("handshakes", limits.handshakes),
+            ("address_handshakes", limits.address_handshakes),
             ("sessions", limits.sessions),
+            ("user_sessions", limits.user_sessions),
             ("session_opens", limits.session_opens),
             ("opens", limits.opens),
+            ("user_opens", limits.user_opens),
             ("in_flight", limits.in_flight),
+            ("connection_answers", usize::try_from(limits.connection_answers.0).unwrap_or(usize::MAX)),
+            ("user_answers", usize::try_from(limits.user_answers.0).unwrap_or(usize::MAX)),
+            ("backend_places", limits.backend_places),
+            ("user_backend_places", limits.user_backend_places),
+            ("syncs", limits.syncs),
+            ("user_syncs", limits.user_syncs),
+            ("user_working", limits.user_working),
+            ("user_mappings", limits.user_mappings),
             ("turns", limits.turns),
             ("waiting", limits.waiting),
+            ("user_waiting", limits.user_waiting),
+            ("user_space", usize::from(limits.user_space)),
             ("jobs", limits.jobs),
+            ("log_lines", limits.log_lines),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("limits.{name} is 0: nothing could ever be done"),
-            ));
+            return Err(Error::new(ErrorKind::Invalid, format!("limits.{name} must be greater than 0")));
         }
         let times = &self.times;
         let spans = [
@@ -343,14 +451,14 @@ impl Config {
         self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {
-                Err(Error::new(ErrorKind::Invalid, format!("times.{name} is 0: nothing could ever be done")))
+                Err(Error::new(ErrorKind::Invalid, format!("times.{name} must be greater than 0")))
             }
             None => Ok(()),
         }
     }
 }
 
-/// Most servers of a service.
+/// Maximum number of servers of a service.
 const MOST_PEERS: usize = 1024;
 /// Shortest and longest interval of the exchange between servers.
 const LAMBDA: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
@@ -363,7 +471,7 @@ impl Config {
         }
         let bucket = |name: &str| name.starts_with("s3:") || name.contains(":s3:");
         if self.servers.len() > 1 && self.backend.as_deref().is_some_and(bucket) {
-            let text = "a bucket has one server: of several, each would see only the parts it wrote itself";
+            let text = "an S3 back end supports one server only: each of several would see only the parts it wrote itself";
             return invalid(text.to_owned());
         }
         if self.peers.len() > MOST_PEERS {
@@ -373,17 +481,17 @@ impl Config {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
         }
         if self.device_rate == Some(Bytes(0)) {
-            return invalid("device_rate is 0: nothing could ever be done".to_owned());
+            return invalid("device_rate must be greater than 0".to_owned());
         }
         Ok(())
     }
 }
 
-/// Where a server listens.
+/// The address of a server.
 pub(crate) enum Place<'a> {
     /// `host:port`.
     Tcp(&'a str),
-    /// A path.
+    /// Path of a Unix socket.
     Unix(&'a Path),
 }
 
@@ -403,7 +511,7 @@ fn host_and_port(peer: &str) -> Option<&str> {
     (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
 }
 
-/// `/data/store` → `/data/store.sock`: the store's own directory holds nothing else, and is private.
+/// `/data/store` → `/data/store.sock`. The store's own directory is private and contains nothing else.
 #[must_use]
 pub fn beside(store: &Path, suffix: &str) -> PathBuf {
     let mut path = store.as_os_str().to_owned();
@@ -425,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_with_units_and_defaults() {
+    fn config_file_is_parsed_with_units_and_defaults() {
         let text = "store = '/fb'\ncapacity = '4GiB'\nregion = '64 MiB'\nmedium = 'disk'\nroot_mode = 0o755\n\
                     listen = '127.0.0.1:0'\nserver = 3\n[limits]\nturns = 4\n[times]\nstall = '5ms'\nsession = 90\n";
         let config: Config = toml::from_str(text).unwrap();
@@ -452,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_is_read_and_checked() {
+    fn sharing_settings_are_parsed_and_checked() {
         let text = "policy = 'group-user-size-fair'\nscheduler = 'tokens'\ndevice_rate = '400MiB/s'\n\
                     lambda = '200ms'\npeers = ['tcp:b:7411']\noperation_cost = '8KiB'\n[trust]\nnodes = 1\n";
         let config: Config = toml::from_str(text).unwrap();
@@ -475,8 +583,8 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_lie_beside_the_first() {
-        let all = Config { server: ServerId(4), ..Config::for_store("/data/fb") }.several(2);
+    fn cluster_configs_place_stores_beside_the_first() {
+        let all = Config { server: ServerId(4), ..Config::for_store("/data/fb") }.cluster(2);
         let paths =
             all.iter().map(|config| (config.store.as_path(), config.socket_path(), config.key_path()));
         let paths: Vec<_> = paths.collect();
@@ -487,13 +595,13 @@ mod tests {
             "epoch 1: 4 tcp:127.0.0.1:7411, 5 tcp:127.0.0.1:7412"
         );
         assert_eq!(all[0].members(), all[1].members());
-        let local = Config { tcp: false, ..Config::for_store("/data/fb") }.several(3);
+        let local = Config { tcp: false, ..Config::for_store("/data/fb") }.cluster(3);
         assert_eq!(local[2].members().unwrap().all()[1].address, "unix:/data/fb.sock.1");
-        assert!(Config::for_store("/data/fb").several(1)[0].servers.is_empty());
+        assert!(Config::for_store("/data/fb").cluster(1)[0].servers.is_empty());
     }
 
     #[test]
-    fn the_list_of_servers_is_read_and_checked() {
+    fn server_list_is_parsed_and_checked() {
         let text = "server = 2\nepoch = 3\n[[servers]]\nserver = 2\naddress = 'tcp:b:7411'\n\
                     [[servers]]\nserver = 1\naddress = 'tcp:a:7411'\nsocket = '/run/a'\n";
         let config: Config = toml::from_str(text).unwrap();

@@ -1,82 +1,111 @@
 //! A connection, from the handshake to its end.
 
-use crate::desk::Queue;
-use crate::fence::Fence;
-use crate::hall::Place;
-use crate::handshake::{self, Guest};
+use crate::accept_limiter::Place;
+use crate::answers::AnswerRoom;
+use crate::connection_epoch::ConnectionEpoch;
+use crate::framing::{FrameReader, SendQueue, gone};
+use crate::handshake::{self, AuthenticatedPeer};
 use crate::jobs::Membership;
-use crate::link::{Inbox, Outbox, gone};
+use crate::keys::Attached;
+use crate::log_limit::about_peer;
+use crate::peer_identity::PeerIdentity;
+use crate::per_user::UserShare;
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
+use crate::shm_queue::Queue;
 use crate::transport::{Transport, Vouch};
-use crate::visitor::Visitor;
 use crate::{control, data, people};
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-/// A connection whose peer is known.
+/// A connection with an authenticated peer.
 pub(crate) struct Connection {
     pub(crate) service: Arc<Service>,
-    pub(crate) inbox: Inbox,
-    pub(crate) outbox: Outbox,
+    pub(crate) frame_reader: FrameReader,
+    pub(crate) send_queue: SendQueue,
+    /// The budget for answers that the client has not read yet.
+    pub(crate) answers: AnswerRoom,
     pub(crate) job: Arc<Membership>,
-    pub(crate) visitor: Visitor,
-    /// The queue in shared memory in which its client asks as well.
+    pub(crate) peer_identity: PeerIdentity,
+    /// The shared-memory queue of its client, if any.
     pub(crate) queue: Option<Arc<Queue>>,
-    /// The server at the other end, if it is one and has said so.
+    /// The server at the other end, if the peer is one and has identified itself.
     pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
 }
 
-/// Serves a peer. Its place in the hall is for the handshake only: peers that are known have a limit of their own.
+/// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
 pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
     let local = matches!(vouch, Vouch::Kernel(_));
-    let (reading, writing) = transport.split();
     let times = service.config.times;
-    let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
     let mut stopping = service.stopping();
-    let meeting = async {
-        let _word = place.word().await;
-        handshake::receive(&service, vouch, &mut inbox, &mut outbox).await
+    let deadline = Instant::now() + times.handshake;
+    // A silent peer takes no handshake permit and no buffer memory.
+    tokio::select! {
+        spoken = timeout_at(deadline, transport.readable()) => if !matches!(spoken, Ok(Ok(()))) {
+            return about_peer!(service.log, "closed the connection of a silent peer");
+        },
+        () = place.must_leave() => {
+            return about_peer!(service.log, "too many silent connections from one address: closed the oldest");
+        }
+        () = stopped(&mut stopping) => return,
+    }
+    let (reading, writing) = transport.split();
+    let (mut frame_reader, mut send_queue) =
+        (FrameReader::new(reading), SendQueue::new(writing, times.answer));
+    let handshake = async {
+        let _permit = place.handshake_permit().await;
+        handshake::receive(&service, vouch, &mut frame_reader, &mut send_queue).await
     };
     let met = tokio::select! {
-        met = timeout(times.handshake, meeting) => met,
+        met = timeout_at(deadline, handshake) => met,
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
     });
-    let entered = met.and_then(|guest| enter(&service, guest));
+    let entered = met.and_then(|peer| enter(&service, peer, &frame_reader));
     drop(place);
-    let Entered { guest, session, fence, job, _place } = match entered {
+    let Entered { peer, session, connection_epoch, job, _share, _place, _attached } = match entered {
         Ok(entered) => entered,
         Err(error) => {
-            tracing::info!(%error, "a peer was not let in");
-            return handshake::refuse(error, &mut outbox).await;
+            about_peer!(service.log, %error, "refused a peer");
+            return handshake::refuse(error, &mut send_queue).await;
         }
     };
-    let (uid, label, channel) = (guest.identity.uid, &guest.hello.job.label, guest.hello.channel);
+    let (uid, label, channel) = (peer.identity.uid, &peer.hello.job.label, peer.hello.channel);
     tracing::debug!(%uid, job = %label, ?channel, "connected");
     let mut connection = Connection {
         stopping,
-        visitor: Visitor {
+        peer_identity: PeerIdentity {
             session,
-            fence: fence.clone(),
-            identity: guest.identity.clone(),
-            privileged: service.trusts(&guest.identity),
+            connection_epoch: connection_epoch.clone(),
+            identity: peer.identity.clone(),
+            privileged: service.vouches(&peer),
+            keyed: peer.key.is_some(),
             local,
         },
         queue: None,
         server: None,
         job: Arc::new(job),
-        inbox,
-        outbox,
+        frame_reader,
+        send_queue,
+        answers: service.answer_room(uid),
         service: service.clone(),
     };
-    let served = match handshake::welcome(&service, &guest, fence.number(), &mut connection.outbox).await {
+    let Connection { frame_reader, send_queue, .. } = &mut connection;
+    let served = match handshake::welcome(
+        &service,
+        &peer,
+        connection_epoch.number(),
+        frame_reader,
+        send_queue,
+    )
+    .await
+    {
         Ok(()) => match channel {
             Channel::Control => control::serve(&mut connection).await,
             Channel::Data => data::serve(&mut connection).await,
@@ -85,92 +114,131 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     };
     match served {
         Ok(()) => tracing::debug!(%uid, job = %label, "disconnected"),
-        Err(error) => tracing::info!(%uid, job = %label, %error, "disconnected"),
+        Err(error) => about_peer!(service.log, %uid, job = %label, %error, "disconnected"),
     }
-    // What was answered is still delivered where that is possible.
-    let _ = connection.outbox.flush().await;
-    connection.outbox.close().await;
-    let Connection { visitor, service, queue, .. } = connection;
+    // Deliver pending answers if possible.
+    let _ = connection.send_queue.flush().await;
+    connection.send_queue.close().await;
+    let Connection { peer_identity, service, queue, .. } = connection;
     if let Some(queue) = queue {
         queue.end(&service);
         queue.finished().await;
     }
-    service.sessions.leave(visitor.session);
+    service.sessions.leave(peer_identity.session);
 }
 
-/// What a guest is given.
+/// The resources of an admitted peer.
 struct Entered<'a> {
-    guest: Guest,
+    peer: AuthenticatedPeer,
     session: Arc<Session>,
-    fence: Arc<Fence>,
+    connection_epoch: Arc<ConnectionEpoch>,
     job: Membership,
+    _share: UserShare,
     _place: SemaphorePermit<'a>,
+    _attached: Option<Attached>,
 }
 
-/// A place among the connections, a session and a job for a guest.
-fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
-    service.check_roster(&guest.hello)?;
+/// Takes a connection permit and creates the session and job of a peer.
+fn enter<'a>(
+    service: &'a Service,
+    peer: AuthenticatedPeer,
+    frame_reader: &FrameReader,
+) -> Result<Entered<'a>> {
+    service.admit(&peer.identity)?;
+    service.check_roster(&peer.hello)?;
+    let share = service.users.connections.take(peer.identity.uid)?;
     let place = service.connections.try_acquire().map_err(|_| {
         let limit = service.config.limits.connections;
-        let text = format!("{limit} connections are open already: try again, or raise limits.connections");
+        let text = format!("too many connections ({limit}): try again, or raise limits.connections");
         Error::new(ErrorKind::Busy, text)
     })?;
-    let owner = (guest.hello.client, guest.identity.uid);
+    let owner = (peer.hello.client, peer.identity.uid);
     let session = service.sessions.attach(owner, service.age())?;
-    let fence = service.fences.raise(owner)?;
-    let caller = people::caller(&guest.identity, service.trusts(&guest.identity));
-    let job = service.jobs.join(&guest.hello.job, &caller, service.store.data().now())?;
-    Ok(Entered { guest, session, fence, job, _place: place })
+    match join(service, &peer, frame_reader) {
+        Ok((connection_epoch, attached, job)) => Ok(Entered {
+            peer,
+            session,
+            connection_epoch,
+            job,
+            _share: share,
+            _place: place,
+            _attached: attached,
+        }),
+        Err(error) => {
+            service.sessions.leave(session);
+            Err(error)
+        }
+    }
 }
 
-/// What ended a wait for the next request.
+/// Creates the rest of the state of a peer that has a session.
+fn join(
+    service: &Service,
+    peer: &AuthenticatedPeer,
+    frame_reader: &FrameReader,
+) -> Result<(Arc<ConnectionEpoch>, Option<Attached>, Membership)> {
+    let owner = (peer.hello.client, peer.identity.uid);
+    let connection_epoch = service.connection_epochs.raise(owner)?;
+    let attached = match peer.key {
+        Some(id) => match frame_reader.cutter().map_err(|error| gone(&error))? {
+            Some(socket) => Some(service.keys.attach(id, owner, &connection_epoch, socket)?),
+            None => None,
+        },
+        None => None,
+    };
+    let caller = people::caller(&peer.identity, service.vouches(peer));
+    let now = service.store.data().now();
+    let job = service.jobs.join(&peer.hello.job, (peer.identity.uid, &caller), now)?;
+    Ok((connection_epoch, attached, job))
+}
+
 pub(crate) enum Waited {
-    /// More bytes have come.
+    /// More bytes have arrived.
     More,
-    /// The peer has gone, the server is going, or the session is over.
+    /// The peer has disconnected, the server is stopping, or the session is over.
     End,
 }
 
 impl Connection {
-    /// The header of the next frame, once it has come. Nothing more is begun when the server ends.
+    /// The header of the next frame, once it has arrived. `None` if the server is stopping.
     pub(crate) fn frame(&mut self) -> Result<Option<Header>> {
-        if *self.stopping.borrow() { Ok(None) } else { self.inbox.frame() }
+        if *self.stopping.borrow() { Ok(None) } else { self.frame_reader.frame() }
     }
 
-    /// Waits for more of the next frame. Answers have to be flushed before: the peer may be waiting for them.
+    /// Waits for more of the next frame. Flush answers before: the peer may be waiting for them.
     ///
-    /// Safe to cancel.
+    /// Cancel-safe.
     pub(crate) async fn wait(&mut self) -> Result<Waited> {
         let patience = self.service.config.times.session;
         loop {
             tokio::select! {
-                filled = timeout(patience, self.inbox.fill_frame()) => match filled {
+                filled = timeout(patience, self.frame_reader.fill_frame()) => match filled {
                     Ok(Ok(true)) => return Ok(Waited::More),
-                    Ok(Ok(false)) if self.inbox.is_between_frames() => return Ok(Waited::End),
+                    Ok(Ok(false)) if self.frame_reader.is_between_frames() => return Ok(Waited::End),
                     Ok(Ok(false)) => {
-                        return Err(Error::new(ErrorKind::Unreachable, "the peer left in the middle of a frame"));
+                        return Err(Error::new(ErrorKind::Unreachable, "the peer disconnected in the middle of a frame"));
                     }
                     Ok(Err(error)) => return Err(gone(&error)),
-                    // Nothing came here, but the client may live on its other connections.
-                    Err(_) if !self.visitor.session.is_over() => {}
-                    Err(_) => return Err(Error::new(ErrorKind::Unreachable, "the client has been silent for too long")),
+                    // Nothing arrived on this connection, but the client may be active on its other ones.
+                    Err(_) if !self.peer_identity.session.is_over() => {}
+                    Err(_) => return Err(Error::new(ErrorKind::Unreachable, "the client has sent nothing for too long")),
                 },
                 () = stopped(&mut self.stopping) => return Ok(Waited::End),
             }
         }
     }
 
-    /// Reads the call whose frame has come, and says who asks. The outer error ends the connection, the inner one
-    /// is the answer.
+    /// Decodes the call whose frame has arrived, and determines the caller. The outer error closes the connection, the
+    /// inner one is the answer.
     pub(crate) fn call(&mut self, header: Header) -> Result<Result<(Caller, Request)>> {
         if header.kind != FrameKind::Call {
-            let text = format!("a {:?} frame came where calls were expected", header.kind);
+            let text = format!("a {:?} frame arrived where a call was expected", header.kind);
             return Err(Error::new(ErrorKind::Protocol, text));
         }
         let len = header.body as usize;
-        let call = body::<Call>(&self.inbox.held()[..len]);
-        self.inbox.consume(len);
+        let call = body::<Call>(&self.frame_reader.held()[..len]);
+        self.frame_reader.consume(len);
         self.job.request(self.service.store.data().now());
-        Ok(call.and_then(|call| Ok((self.visitor.caller(&self.service, call.identity)?, call.request))))
+        Ok(call.and_then(|call| Ok((self.peer_identity.caller(&self.service, call.identity)?, call.request))))
     }
 }

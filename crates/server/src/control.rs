@@ -1,17 +1,20 @@
-//! Control connections: many requests at once, answered as they finish.
+//! Control connections: many concurrent requests, answered in the order they finish.
 //!
-//! A request whose turn it is at once is served on the spot. One that has to wait, for its turn or for a device, is
-//! set aside, and others overtake it. The number set aside is bounded: at the bound nothing more is read, and the
-//! rest stays with the peer. A peer that does not take its answers is not read from either, and given up in the end.
+//! A request whose turn comes at once is served inline. A request that must wait for its turn or for a device becomes a
+//! task, and others overtake it. The number of tasks is bounded: at the bound the server stops reading, and further
+//! requests stay with the peer. The server also stops reading from a peer that does not read its answers, and finally
+//! closes its connection.
 
+use crate::answers::{Reserved, longest_answer};
+use crate::cluster::{Blocked, Outcome, PEER_IN_FLIGHT, resolve};
 use crate::connection::{Connection, Waited};
+use crate::framing::gone;
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
-use crate::link::gone;
+use crate::listing::{self, Listing};
 use crate::service::{Caller, Service};
-use crate::several::{Handled, PEER_IN_FLIGHT, Stop, resolve};
 use crate::turns::Entry;
-use crate::{desk, memory};
+use crate::{memory, shm_queue};
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
 use std::pin::Pin;
@@ -19,35 +22,47 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::mpsc;
 
-/// A request and its answer; none if nobody knows whether it was done.
-type Finished = (u64, Option<Answer>);
+/// A request's id, its answer (`None` if the outcome is unknown), and the reserved space of the answer.
+type Finished = (u64, Option<Answer>, Option<Reserved>);
 
-/// Serves a control connection to its end.
+/// Number of requests served inline before the task yields to others on the same thread.
+const IN_A_ROW: usize = 32;
+
+/// Serves a control connection until it closes.
 pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
     let usual = connection.service.config.limits.in_flight;
-    let (tell, mut finished) = mpsc::channel::<Finished>(usual.max(PEER_IN_FLIGHT));
-    let mut aside = 0;
+    let (notify, mut finished) = mpsc::channel::<Finished>(usual.max(PEER_IN_FLIGHT));
+    let (mut aside, mut in_a_row) = (0, 0);
     loop {
         let limit = if connection.server.is_some() { usual.max(PEER_IN_FLIGHT) } else { usual };
-        while let Ok((id, answer)) = finished.try_recv() {
-            connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
+        while let Ok(answered) = finished.try_recv() {
+            put(connection, answered)?;
             aside -= 1;
+            if connection.send_queue.is_full() {
+                break;
+            }
         }
         if aside < limit
             && let Some(header) = connection.frame()?
         {
-            if let Some((id, answer)) = begin(connection, header, &tell, &mut aside)? {
-                connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
+            if let Some(answered) = begin(connection, header, &notify, &mut aside)? {
+                put(connection, answered)?;
             }
-            if connection.outbox.is_full() {
-                connection.outbox.flush().await.map_err(|error| gone(&error))?;
+            if connection.send_queue.is_full() {
+                connection.send_queue.flush().await.map_err(|error| gone(&error))?;
+            }
+            in_a_row += 1;
+            if in_a_row == IN_A_ROW {
+                in_a_row = 0;
+                tokio::task::yield_now().await;
             }
             continue;
         }
-        connection.outbox.flush().await.map_err(|error| gone(&error))?;
+        in_a_row = 0;
+        connection.send_queue.flush().await.map_err(|error| gone(&error))?;
         tokio::select! {
-            Some((id, answer)) = finished.recv() => {
-                connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
+            Some(answered) = finished.recv() => {
+                put(connection, answered)?;
                 aside -= 1;
             }
             waited = connection.wait(), if aside < limit => match waited? {
@@ -56,55 +71,101 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
             },
         }
     }
-    // What was begun is finished and answered.
-    drop(tell);
-    while let Some((id, answer)) = finished.recv().await {
-        connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
+    // Requests in progress are finished and answered.
+    drop(notify);
+    while let Some(answered) = finished.recv().await {
+        put(connection, answered)?;
+        if connection.send_queue.is_full() {
+            connection.send_queue.flush().await.map_err(|error| gone(&error))?;
+        }
     }
-    connection.outbox.flush().await.map_err(|error| gone(&error))
+    connection.send_queue.flush().await.map_err(|error| gone(&error))
 }
 
-/// Serves a request on the spot, or sets it aside.
+/// Queues an answer for the next flush.
+fn put(connection: &mut Connection, (id, answer, reserved): Finished) -> Result<()> {
+    connection.send_queue.answer(id, &answer.ok_or_else(unknown)?, reserved);
+    Ok(())
+}
+
+/// Serves a request inline, or starts a task for it.
 fn begin(
     connection: &mut Connection,
     header: Header,
-    tell: &mpsc::Sender<Finished>,
+    notify: &mpsc::Sender<Finished>,
     aside: &mut usize,
 ) -> Result<Option<Finished>> {
     let id = header.id;
     if header.payload > 0 {
-        return Err(Error::new(ErrorKind::Protocol, "a payload came on a control connection"));
+        return Err(Error::new(ErrorKind::Protocol, "control connections carry no payload"));
     }
     let (caller, request) = match connection.call(header)? {
         Ok(call) => call,
-        Err(error) => return Ok(Some((id, Some(Err(error))))),
+        Err(error) => return Ok(Some((id, Some(Err(error)), None))),
     };
+    let promise = |reserved| Promise { id, answer: None, reserved, notify: notify.clone() };
     match request {
-        Request::Peer(asked) => Ok(answer_peer(connection, id, &caller, *asked, tell, aside)),
-        Request::Queue => Ok(Some((id, Some(desk::open(connection, &caller))))),
-        request => match ask(&connection.service, &connection.job, caller, request) {
-            Begun::Done(answer) => Ok(Some((id, answer))),
-            Begun::Later(answer) => {
-                *aside += 1;
-                let promise = Promise { id, answer: None, tell: tell.clone() };
-                tokio::spawn(async move { promise.keep(answer.await) });
-                Ok(None)
+        Request::Peer(peer_request) => Ok(answer_peer(connection, id, &caller, *peer_request, notify, aside)),
+        Request::Queue => Ok(Some((id, Some(shm_queue::open(connection, &caller)), None))),
+        request => {
+            let reserved = match longest_answer(&request) {
+                0 => None,
+                bytes => match connection.answers.try_reserve(bytes) {
+                    None => {
+                        *aside += 1;
+                        wait_for_room(connection, promise(None), caller, request);
+                        return Ok(None);
+                    }
+                    reserved => reserved,
+                },
+            };
+            match serve_request(&connection.service, &connection.job, caller, request) {
+                Begun::Done(answer) => Ok(Some((id, answer, reserved))),
+                Begun::Later(answer) => {
+                    *aside += 1;
+                    let promise = promise(reserved);
+                    tokio::spawn(async move { promise.keep(answer.await) });
+                    Ok(None)
+                }
             }
-        },
+        }
     }
 }
 
-/// What becomes of a request; no answer if nobody knows whether it was done.
+/// Starts a task that waits until there is space for the answer. The request enters the scheduler only after that, so
+/// it blocks no other request.
+fn wait_for_room(connection: &Connection, mut promise: Promise, caller: Caller, request: Request) {
+    let reserved = connection.answers.clone().reserve(longest_answer(&request));
+    let (service, job) = (connection.service.clone(), connection.job.clone());
+    tokio::spawn(async move {
+        match reserved.await {
+            Ok(reserved) => promise.reserved = Some(reserved),
+            Err(error) => return promise.keep(Some(Err(error))),
+        }
+        let answer = match serve_request(&service, &job, caller, request) {
+            Begun::Done(answer) => answer,
+            Begun::Later(answer) => answer.await,
+        };
+        promise.keep(answer);
+    });
+}
+
+/// The state of a request; no answer if its outcome is unknown.
 pub(crate) enum Begun {
-    /// It was served on the spot.
+    /// It was served inline.
     Done(Option<Answer>),
-    /// Something has to be waited for.
+    /// It must wait.
     Later(Pin<Box<dyn Future<Output = Option<Answer>> + Send>>),
 }
 
-/// Serves a request of a client on the spot, or says what has to be waited for.
-pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller, request: Request) -> Begun {
-    let class = class(&request, service.union.is_some());
+/// Serves a client's request inline, or returns a future for the part that must wait.
+pub(crate) fn serve_request(
+    service: &Arc<Service>,
+    job: &Arc<Membership>,
+    caller: Caller,
+    request: Request,
+) -> Begun {
+    let class = class(&request, service.backing.is_some());
     let (whose, work) = (job, || (service.clone(), job.clone()));
     let entry = match class {
         Class::Urgent | Class::Data => return Begun::Done(Some(answer(service.handle(&caller, &request)))),
@@ -112,24 +173,31 @@ pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller,
             let (service, job) = work();
             let served = async move { Some(memory::serve(&service, &job, &caller, &request).await) };
             let mut served = Box::pin(served);
-            // Most of the time there is nothing to wait for.
+            // Usually the future is ready at once.
             return match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(answer) => Begun::Done(answer),
                 Poll::Pending => Begun::Later(served),
             };
         }
-        Class::Peer | Class::Errand => None,
+        Class::Peer | Class::WaitsForPeers => None,
         _ if !service.serves() => {
             let (service, job) = work();
             return Begun::Later(Box::pin(async move {
                 service.serving().await;
+                if let Some(listing) = Listing::asked_by(&request) {
+                    return listing::make(&service, &job, caller, listing).await;
+                }
                 match enter(&service, &job) {
                     Ok(entry) => later(service, &job, caller, request, class, Some(entry)).await,
                     Err(error) => Some(Err(error)),
                 }
             }));
         }
-        Class::Usual | Class::Slow | Class::Behind => match enter(service, whose) {
+        Class::Listing => {
+            let listing = Listing::asked_by(&request).expect("requests of this class are listings");
+            return listing::begin(service, job, caller, listing);
+        }
+        Class::Usual | Class::Slow | Class::Backing => match enter(service, whose) {
             Ok(entry) => Some(entry),
             Err(error) => return Begun::Done(Some(Err(error))),
         },
@@ -139,7 +207,7 @@ pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller,
             whose.got(&turn);
             match service.handle(&caller, &request) {
                 Ok(reply) => Begun::Done(Some(Ok(reply))),
-                Err(Stop::Failed(error)) => Begun::Done(Some(Err(error))),
+                Err(Blocked::Failed(error)) => Begun::Done(Some(Err(error))),
                 Err(stop) => {
                     let service = service.clone();
                     Begun::Later(Box::pin(async move { resolve(&service, caller, &request, stop).await }))
@@ -153,65 +221,71 @@ pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller,
     }
 }
 
-/// A place among those who wait for their turn, or a turn.
+/// A place in the scheduler's queue, or a turn.
 fn enter(service: &Service, job: &Membership) -> Result<Entry> {
     service.demand_joined()?;
     job.enter(service.turns.price(0), service.store.data().now())
 }
 
-/// Answers another server on the spot, or sets its request aside.
+/// Answers another server inline, or starts a task for its request.
 fn answer_peer(
     connection: &mut Connection,
     id: u64,
     caller: &Caller,
-    asked: PeerRequest,
-    tell: &mpsc::Sender<Finished>,
+    peer_request: PeerRequest,
+    notify: &mpsc::Sender<Finished>,
     aside: &mut usize,
 ) -> Option<Finished> {
     let service = &connection.service;
-    if let PeerRequest::Meet(meeting) = &asked {
-        let met = service.greet_server(caller, meeting);
-        if met.is_ok() {
+    if let PeerRequest::Meet(meeting) = &peer_request {
+        let joined = service.greet_server(caller, meeting);
+        if joined.is_ok() {
             connection.server = Some(meeting.server);
-            tokio::task::block_in_place(|| service.fences.renew(meeting.server, &caller.fence));
+            tokio::task::block_in_place(|| {
+                service.connection_epochs.renew(meeting.server, &caller.connection_epoch);
+            });
         }
-        return Some((id, Some(met.map(|met| Reply::Peer(Box::new(PeerReply::Met(met)))))));
+        return Some((id, Some(joined.map(|joined| Reply::Peer(Box::new(PeerReply::Met(joined))))), None));
     }
     let Some(from) = connection.server else {
-        let text = "only a server that has said which one it is may ask this";
-        return Some((id, Some(Err(Error::new(ErrorKind::NotPermitted, text)))));
+        let text = "this request is for servers only: the connection has not identified one";
+        return Some((id, Some(Err(Error::new(ErrorKind::NotPermitted, text))), None));
     };
-    let answered = match caller.fence.pass() {
-        Ok(_pass) => service.answer(from, &asked),
+    let answered = match caller.connection_epoch.pass() {
+        Ok(_pass) => service.answer(from, &peer_request),
         Err(error) => Err(error.into()),
     };
     match answered {
-        Ok(reply) => Some((id, Some(Ok(Reply::Peer(Box::new(reply)))))),
-        Err(Stop::Failed(error)) => Some((id, Some(Err(error)))),
+        Ok(reply) => Some((id, Some(Ok(Reply::Peer(Box::new(reply)))), None)),
+        Err(Blocked::Failed(error)) => Some((id, Some(Err(error)), None)),
         Err(_) => {
             *aside += 1;
-            let promise = Promise { id, answer: None, tell: tell.clone() };
-            let (service, fence) = (service.clone(), caller.fence.clone());
-            tokio::spawn(async move { promise.keep(Some(service.answer_later(from, &fence, asked).await)) });
+            let promise = Promise { id, answer: None, reserved: None, notify: notify.clone() };
+            let (service, connection_epoch) = (service.clone(), caller.connection_epoch.clone());
+            tokio::spawn(async move {
+                promise.keep(Some(service.answer_later(from, &connection_epoch, peer_request).await));
+            });
             None
         }
     }
 }
 
-/// What a request comes to that never waits for another server.
-fn answer(handled: Handled) -> Answer {
+/// The answer of a request that never waits for another server.
+fn answer(handled: Outcome) -> Answer {
     handled.map_err(|stop| match stop {
-        Stop::Failed(error) => error,
-        stop => Error::new(ErrorKind::Busy, format!("other servers would have to be asked first: {stop:?}")),
+        Blocked::Failed(error) => error,
+        _ => Error::new(ErrorKind::Busy, "the request needs other servers first: try again"),
     })
 }
 
-/// An answer that will be given, whatever happens to the request.
+/// An answer that is sent in any case, even if the task panics.
 struct Promise {
     id: u64,
-    /// What it was kept with.
+    /// Set when the request is answered.
     answer: Option<Option<Answer>>,
-    tell: mpsc::Sender<Finished>,
+    /// The reserved space of the answer.
+    reserved: Option<Reserved>,
+    notify: mpsc::Sender<Finished>,
 }
 
 impl Promise {
@@ -223,21 +297,18 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         let answer = self.answer.take().unwrap_or_else(|| Some(Err(failed())));
-        // There is room for every request set aside; only the connection may be gone, and with it who waited.
-        let _ = self.tell.try_send((self.id, answer));
+        // The channel has space for every task; sending fails only if the connection is closed.
+        let _ = self.notify.try_send((self.id, answer, self.reserved.take()));
     }
 }
 
-/// Why a connection is closed instead of answering.
+/// The reason for closing a connection instead of answering.
 fn unknown() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "another server was asked to do something, and nobody knows whether it has",
-    )
+    Error::new(ErrorKind::Unreachable, "another server did not confirm a change: its outcome is unknown")
 }
 
 pub(crate) fn failed() -> Error {
-    Error::new(ErrorKind::Io, "the server failed while it served this request: its log says how")
+    Error::new(ErrorKind::Io, "the server failed while it served this request: see its log")
 }
 
 async fn later(
@@ -261,7 +332,7 @@ async fn later(
                 Err(stop) => resolve(&service, caller, &request, stop).await,
             };
         }
-        // A device is waited for without the turn: that would stop others who need no device.
+        // Give the turn back while waiting for a device: holding it would block requests that need no device.
         drop(turn);
     }
     if let Request::SetPolicy { policy } = &request {
@@ -270,18 +341,56 @@ async fn later(
     if let Request::ReplaceServer { server } = &request {
         return Some(service.replace_server(&caller, *server));
     }
+    if let Request::Keys(call) = &request {
+        return Some(service.about_keys(&caller, call).await.map(|reply| Reply::Keys(Box::new(reply))));
+    }
     if let Request::Losses = &request {
         return Some(service.losses(&caller).await.map(Reply::Losses));
     }
-    let places = match (class, &service.union) {
-        (Class::Behind, Some(union)) => &union.waiting,
-        _ => &service.syncs,
-    };
-    let Ok(_place) = places.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
-    let (work, who, asked) = (service.clone(), caller.clone(), request.clone());
-    let done = tokio::task::spawn_blocking(move || work.handle(&who, &asked)).await;
-    match done.unwrap_or_else(|_| Err(failed().into())) {
-        Ok(reply) => Some(Ok(reply)),
-        Err(stop) => resolve(&service, caller, &request, stop).await,
+    if let Request::Repair { step } = &request {
+        return Some(service.repair(&caller, *step).await.map(Reply::Repaired));
     }
+    let handle = {
+        let request = request.clone();
+        move |service: &Service, caller: &Caller| service.handle(caller, &request)
+    };
+    match at_place(&service, &caller, &request, class, handle).await {
+        Ok(Ok(reply)) => Some(Ok(reply)),
+        Ok(Err(stop)) => resolve(&service, caller, &request, stop).await,
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Runs a call that may block on a device or the back end, under a permit of its user and a shared one.
+pub(crate) async fn at_place<T: Send + 'static>(
+    service: &Arc<Service>,
+    caller: &Caller,
+    request: &Request,
+    class: Class,
+    work: impl FnOnce(&Service, &Caller) -> Result<T, Blocked> + Send + 'static,
+) -> Result<Result<T, Blocked>> {
+    let (places, own) = match (class, &service.backing) {
+        (Class::Backing, Some(backing)) if service.stays_in_buffer(caller, request) => {
+            (&backing.here, &service.users.buffer)
+        }
+        (Class::Backing, Some(backing)) => (&backing.waiting, &service.users.backend),
+        _ => (&service.syncs, &service.users.syncs),
+    };
+    // Take the user's permit first: waiting for it blocks no other user.
+    let (uid, patience) = (caller.who.uid, service.config.times.answer);
+    let _own = own.wait(uid, patience).await?;
+    let begun = match class {
+        // A flush waits for a device and needs no core.
+        Class::Slow => None,
+        _ => Some(service.users.working.begin(uid, patience).await?),
+    };
+    let _place = places.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+    let (service, caller) = (service.clone(), caller.clone());
+    let work = move || work(&service, &caller);
+    let done = tokio::task::spawn_blocking(|| match begun {
+        Some(begun) => begun.run(work),
+        None => work(),
+    });
+    let done = done.await;
+    Ok(done.unwrap_or_else(|_| Err(failed().into())))
 }

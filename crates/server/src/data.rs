@@ -1,21 +1,21 @@
 //! Data connections: writes and reads of one job, in order.
 //!
-//! The way of a write: header and body are read, the token is checked; when the first byte of the payload has come, the
-//! turn is waited for, with the payload still in the socket; then space is reserved, filled from the socket with no copy
-//! in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is read and
-//! thrown away, so that the connection stays in step; an error inside the payload ends the connection.
+//! A write: the server reads the header and the body and checks the token. When the first byte of the payload arrives,
+//! it waits for its turn with the payload still in the socket. Then it reserves space, fills it from the socket without
+//! a copy in between, one turn per slice, and commits it. If the write fails before its payload is read, the server
+//! reads and discards the payload to keep the connection in sync; an error inside the payload closes the connection.
 //!
-//! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
-//! slice. Where a piece is behind, it is fetched first.
+//! A read: check the token, wait for the turn, pin the pieces in their regions, and send them from there, one turn per
+//! slice. Pieces in the back end are fetched first.
 
+use crate::backing::Part;
+use crate::cluster::{Blocked, Undone, Writer};
 use crate::connection::{Connection, Waited};
-use crate::link::gone;
+use crate::framing::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
 use crate::service::Caller;
-use crate::several::{Stop, Undone, Writer};
 use crate::turns::Turn;
-use crate::union::Part;
 use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
 use forebay_policy::Cost;
 use forebay_policy::route::Route;
@@ -25,16 +25,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// How much is read at once: what is checksummed next is still in the cache.
+/// Bytes per read: small enough that the bytes are still in the CPU cache when they are checksummed.
 const CHUNK: usize = 256 << 10;
-/// Where holes are read from.
+/// Source of the zeros that are sent for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Why a write was not done.
 enum Failure {
-    /// The rest of the payload is thrown away, and this is the answer.
+    /// The rest of the payload is discarded, and the error is the answer.
     Refused(Error),
-    /// The connection cannot go on.
+    /// The connection must be closed.
     Broken(Error),
 }
 
@@ -44,11 +43,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// Serves a data connection to its end.
+/// Serves a data connection until it closes.
 pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
     loop {
         let Some(header) = connection.frame()? else {
-            connection.outbox.flush().await.map_err(|error| gone(&error))?;
+            connection.send_queue.flush().await.map_err(|error| gone(&error))?;
             match connection.wait().await? {
                 Waited::More => continue,
                 Waited::End => return Ok(()),
@@ -63,7 +62,7 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
                 connection.read(&caller, header, &token, offset, len).await
             }
             Ok(_) => {
-                let text = "only reads and writes travel on data connections, and only writes with a payload";
+                let text = "a data connection carries reads and writes only, and only writes have a payload";
                 Err(Failure::Refused(Error::new(ErrorKind::Protocol, text)))
             }
             Err(error) => Err(Failure::Refused(error)),
@@ -75,14 +74,14 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
             Err(Failure::Broken(error)) => return Err(error),
         };
         connection.discard(&mut payload).await?;
-        connection.outbox.answer(header.id, &answer);
-        if connection.outbox.is_full() {
-            connection.outbox.flush().await.map_err(|error| gone(&error))?;
+        connection.send_queue.answer(header.id, &answer, None);
+        if connection.send_queue.is_full() {
+            connection.send_queue.flush().await.map_err(|error| gone(&error))?;
         }
     }
 }
 
-/// The payload of a frame, as far as it has not been read.
+/// The unread part of a frame's payload.
 struct Payload {
     left: u32,
     deadline: Instant,
@@ -100,7 +99,7 @@ impl Connection {
         at: At,
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
-        // Held to the end, so that the file cannot go while its bytes come.
+        // Held to the end, so that the file is not removed while its bytes arrive.
         let hold = self.claim(caller, token, Access::WRITE).await?;
         let (place, offset) = match at {
             At::Offset(offset) => (Place::At(offset), Some(offset)),
@@ -121,27 +120,27 @@ impl Connection {
         }
         let span = offset.and_then(|offset| Span::at(offset, u64::from(len)));
         if let Some(span) = span.filter(|&span| self.service.way(token.file, Some(span)) == Route::Direct) {
-            return self.write_past(caller, token, span, &hold, payload).await;
+            return self.write_directly(caller, token, span, &hold, payload).await;
         }
         let mut first = VecDeque::new();
-        if let Some(span) = span.filter(|_| self.service.ways.bypass()) {
+        if let Some(span) = span.filter(|_| self.service.direct.bypass()) {
             first = self.reserve_now(token, len)?;
             let found: u64 = first.iter().map(|grant: &Grant| u64::from(grant.len())).sum();
-            if found < u64::from(len) && self.service.may_fly(token.file, span) {
+            if found < u64::from(len) && self.service.may_bypass(token.file, span) {
                 drop(first);
-                return self.write_past(caller, token, span, &hold, payload).await;
+                return self.write_directly(caller, token, span, &hold, payload).await;
             }
         }
         let mut pace = self.begin(caller, &hold, payload).await?;
         let parts = self.receive(token, payload, &mut pace, first).await?;
         let done = {
-            let _pass = caller.fence.pass()?;
+            let _pass = caller.connection_epoch.pass()?;
             self.service.store.data().commit(token.file, place, parts, self.job.id())?
         };
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
-    /// The first turn of a payload, which has begun to come.
+    /// Waits for the first turn of a payload that has begun to arrive.
     async fn begin(&mut self, caller: &Caller, hold: &Hold, payload: &mut Payload) -> Result<Pace, Failure> {
         self.shed_set_id(caller, hold).await?;
         self.flush_first(payload.left).await?;
@@ -151,7 +150,7 @@ impl Connection {
         Ok(self.pace(turn, slice, payload))
     }
 
-    /// All the space for a payload, if there is enough now and nobody else waits for it; otherwise what there is.
+    /// Reserves space for the whole payload if enough is free and no other writer waits; otherwise as much as is free.
     fn reserve_now(&self, token: &Token, len: u32) -> Result<VecDeque<Grant>> {
         let (mut grants, mut left) = (VecDeque::new(), len);
         while left > 0 && self.service.is_uncontested() {
@@ -168,8 +167,8 @@ impl Connection {
         Ok(grants)
     }
 
-    /// Takes a payload past the buffer. What cannot go there is buffered after all.
-    async fn write_past(
+    /// Writes a payload directly to the back end. Bytes that cannot be written directly are buffered.
+    async fn write_directly(
         &mut self,
         caller: &Caller,
         token: &Token,
@@ -178,13 +177,13 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         let service = self.service.clone();
-        // Who says much and sends nothing takes no memory from others.
+        // A peer that announces a payload but sends nothing takes no memory.
         self.flush_first(payload.left).await?;
         self.first_byte(payload).await?;
-        let Some(_room) = service.ways.room(payload.left).await else {
+        let Some(_permit) = service.direct.room(payload.left).await else {
             let mut pace = self.begin(caller, hold, payload).await?;
             let parts = self.receive(token, payload, &mut pace, VecDeque::new()).await?;
-            let _pass = caller.fence.pass()?;
+            let _pass = caller.connection_epoch.pass()?;
             let done =
                 service.store.data().commit(token.file, Place::At(span.start), parts, self.job.id())?;
             return Ok(Some(Reply::Written { offset: done.offset }));
@@ -195,12 +194,12 @@ impl Connection {
         drop(pace);
         let bytes = Arc::new(bytes);
         let (offset, data) = (span.start, service.store.data());
-        if let Some(flown) = service.fly(token.file, span, bytes.clone()).await {
-            let _pass = caller.fence.pass()?;
+        if let Some(flown) = service.write_direct(token.file, span, bytes.clone()).await {
+            let _pass = caller.connection_epoch.pass()?;
             match flown.count(&service) {
                 Ok(true) => {
                     self.job.passed(span.len());
-                    service.ways.passed(span.len());
+                    service.direct.passed(span.len());
                     return Ok(Some(Reply::Written { offset }));
                 }
                 Ok(false) => {}
@@ -211,19 +210,19 @@ impl Connection {
         let mut parts = Vec::with_capacity(1);
         let mut left = bytes.as_slice();
         while !left.is_empty() {
-            let len = u32::try_from(left.len()).expect("a payload has few MiB");
+            let len = u32::try_from(left.len()).expect("payloads are at most a few MiB");
             let mut grant = self.reserve(token, len, None).await?;
             let (now, later) = left.split_at(left.len().min(grant.len() as usize));
             grant.as_mut_slice()[..now.len()].copy_from_slice(now);
             parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });
             left = later;
         }
-        let _pass = caller.fence.pass()?;
+        let _pass = caller.connection_epoch.pass()?;
         let done = data.commit(token.file, Place::At(offset), parts, self.job.id())?;
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
-    /// Appends to a file whose bytes several servers hold: where they go is known when all have come.
+    /// Appends to a striped file. The offset is assigned when all bytes have arrived.
     async fn append(
         &mut self,
         caller: &Caller,
@@ -234,24 +233,24 @@ impl Connection {
     ) -> Result<Option<Reply>, Failure> {
         let service = self.service.clone();
         let len = payload.left;
-        let room = service.appends.acquire_many(len.div_ceil(1 << 10)).await;
-        let _room = room.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let permit = service.appends.acquire_many(len.div_ceil(1 << 10)).await;
+        let _permit = permit.map_err(|_| Error::from(ErrorKind::Busy))?;
         let mut pace = self.begin(caller, hold, payload).await?;
         let mut bytes = vec![0; len as usize];
         self.fill(&mut bytes, payload, &mut pace).await?;
         drop(pace);
         let writer = Writer { file: token.file, uid: token.uid, job: self.job.id() };
-        match service.append_shared(&caller.fence, &writer, layout, &bytes).await {
+        match service.append_shared(&caller.connection_epoch, &writer, layout, &bytes).await {
             Ok(offset) => Ok(Some(Reply::Written { offset })),
             Err(Undone::Failed(error)) => Err(Failure::Refused(error)),
             Err(Undone::Unknown) => {
-                let text = "another server did not answer in the middle of an append";
+                let text = "another server did not answer during an append: the append may have happened";
                 Err(Failure::Broken(Error::new(ErrorKind::Unreachable, text)))
             }
         }
     }
 
-    /// Reads the payload into as many reservations as it takes.
+    /// Reads the payload into as many reservations as needed.
     async fn receive(
         &mut self,
         token: &Token,
@@ -272,7 +271,7 @@ impl Connection {
         Ok(parts)
     }
 
-    /// Fills reserved space, and returns its checksum.
+    /// Fills reserved space from the socket and returns its checksum.
     async fn fill(
         &mut self,
         space: &mut [u8],
@@ -287,33 +286,33 @@ impl Connection {
                 *pace = self.pace(turn, slice, payload);
             }
             let end = space.len().min(filled + CHUNK.min(pace.left() as usize));
-            let step = pace.step(self.inbox.read_into(&mut space[filled..end])).await;
+            let step = pace.step(self.frame_reader.read_into(&mut space[filled..end])).await;
             let count = self.progress(step)?;
             crc = crc32c::crc32c_append(crc, &space[filled..filled + count]);
             filled += count;
-            let moved = u32::try_from(count).expect("a payload has few MiB");
+            let moved = u32::try_from(count).expect("payloads are at most a few MiB");
             payload.left -= moved;
             pace.moved(moved);
             self.job.wrote(u64::from(moved));
-            self.service.ways.came(self.service.store.data().now(), u64::from(moved));
+            self.service.direct.came(self.service.store.data().now(), u64::from(moved));
         }
         Ok(crc)
     }
 
-    /// The pace for a slice of a payload. From now on somebody's reservation may wait for this peer: the time to fill
-    /// it starts here, and again with every slice, because the peer cannot help having to wait for its turn.
+    /// The pace for a slice of a payload. The deadline for filling the reservation restarts with every slice, because
+    /// the peer is not responsible for the time it waits for its turn.
     fn pace(&self, mut turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
         payload.deadline = self.deadline();
         let ahead = self.job.ahead(&mut turn, self.next_slice(payload.left - slice));
         Pace::new(turn, ahead, slice, self.service.config.times.stall, payload.deadline)
     }
 
-    /// What the next slice costs, if that much is left for it.
+    /// The cost of the next slice; `None` if no bytes are left.
     fn next_slice(&self, left: u32) -> Option<Cost> {
         (left > 0).then(|| Cost(u64::from(left.min(self.service.turns.slice()))))
     }
 
-    /// The turn for the next slice of a transfer.
+    /// Waits for the turn of the next slice.
     async fn next_turn(&self, pace: &mut Pace, slice: u32) -> Result<Turn> {
         match pace.next() {
             Some(entry) => self.job.wait(entry).await,
@@ -321,7 +320,7 @@ impl Connection {
         }
     }
 
-    /// Space for a payload, or for the first part of it. A full buffer is waited for without the turn.
+    /// Reserves space for the payload or its first part. Gives the turn back while it waits for a full buffer.
     async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
         let data = self.service.store.data();
         if self.service.is_uncontested()
@@ -335,7 +334,7 @@ impl Connection {
             let got = grant.len().min(len);
             Ok((grant, got))
         };
-        self.service.find_room(self.job.id(), rest, look).await
+        self.service.wait_for_space(self.job.id(), rest, look).await
     }
 
     async fn read(
@@ -348,29 +347,29 @@ impl Connection {
     ) -> Result<Option<Reply>, Failure> {
         let _hold = self.claim(caller, token, Access::READ).await?;
         let len = len.min(MAX_PAYLOAD);
-        let asked = len.min(self.service.turns.slice());
-        let mut turn = self.turn(self.service.turns.price(asked)).await?;
+        let requested = len.min(self.service.turns.slice());
+        let mut turn = self.turn(self.service.turns.price(requested)).await?;
         let pieces = self.service.store.data().read(token.file, offset, len)?;
-        // Asked only where nothing was read: a directory has no bytes.
+        // Checked only if nothing was read: a directory has no bytes.
         if pieces.is_empty() && self.service.is_directory(token.file) {
             return Err(Error::from(ErrorKind::IsDirectory).into());
         }
-        let mut taken = asked;
-        let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Behind(_))) {
+        let mut taken = requested;
+        let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Backing(_))) {
             false => pieces.into_iter().map(Part::Here).collect(),
             true => {
-                // The back end is waited for without the turn; another is taken for the bytes.
-                turn.spare(u64::from(asked));
+                // Give the turn back while waiting for the back end, and take another one for the bytes.
+                turn.spare(u64::from(requested));
                 drop(turn);
                 drop(pieces);
-                let parts = self.service.read_both(token.file, offset, len).await?;
+                let parts = self.service.read_both(token.uid, token.file, offset, len).await?;
                 taken = bytes_of(&parts).1.min(self.service.turns.slice());
                 turn = self.turn(Cost(u64::from(taken))).await?;
                 parts
             }
         };
         let (mut rest, total) = bytes_of(&parts);
-        self.outbox.announce(header.id, total).map_err(Failure::Broken)?;
+        self.send_queue.announce(header.id, total).map_err(Failure::Broken)?;
         let mut slice = total.min(self.service.turns.slice());
         turn.spare(u64::from(taken - slice));
         let mut left = total;
@@ -379,7 +378,7 @@ impl Connection {
             let times = self.service.config.times;
             let ahead = self.job.ahead(&mut turn, self.next_slice(left - slice));
             let mut pace = Pace::new(turn, ahead, slice, times.stall, Instant::now() + times.answer);
-            self.outbox.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
+            self.send_queue.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
             pace.moved(slice);
             self.job.read(u64::from(slice));
             left -= slice;
@@ -387,12 +386,12 @@ impl Connection {
                 return Ok(None);
             }
             slice = left.min(self.service.turns.slice());
-            // The answer is on its way: an error can no longer be one.
+            // The header is already sent, so an error can no longer be the answer.
             turn = self.next_turn(&mut pace, slice).await.map_err(Failure::Broken)?;
         }
     }
 
-    /// The file behind a token, held. The server that opened it may have to be asked first.
+    /// Holds the file of a token. May have to call the server that opened it.
     async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         let service = &self.service;
         service.serving().await;
@@ -400,15 +399,14 @@ impl Connection {
         service.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {
             Ok(hold) => return Ok(hold),
-            Err(Stop::Failed(error)) => return Err(error),
+            Err(Blocked::Failed(error)) => return Err(error),
             Err(_) => service.have_vouched(caller, token).await?,
         }
         service.claim(caller, token, need).map_err(|stop| match stop {
-            Stop::Failed(error) => error,
-            _ => Error::new(
-                ErrorKind::Stale,
-                format!("file {} is not open any more: open it again", token.file),
-            ),
+            Blocked::Failed(error) => error,
+            _ => {
+                Error::new(ErrorKind::Stale, format!("file {} is no longer open: open it again", token.file))
+            }
         })
     }
 
@@ -430,20 +428,20 @@ impl Connection {
         self.job.wait(entry).await
     }
 
-    /// Answers gathered so far go out before the socket is waited for: the peer may send the rest only after.
+    /// Flushes queued answers before waiting for the socket: the peer may wait for them before it sends the rest.
     async fn flush_first(&mut self, len: u32) -> Result<(), Failure> {
-        if self.inbox.has(len as usize) {
+        if self.frame_reader.has_payload(len) {
             return Ok(());
         }
-        self.outbox.flush().await.map_err(|error| Failure::Broken(gone(&error)))
+        self.send_queue.flush().await.map_err(|error| Failure::Broken(gone(&error)))
     }
 
-    /// Waits, without a turn, until the payload begins to come.
+    /// Waits without a turn until the first byte of the payload arrives.
     async fn first_byte(&mut self, payload: &Payload) -> Result<(), Failure> {
-        if self.inbox.has(1) {
+        if self.frame_reader.has(1) {
             return Ok(());
         }
-        let filled = tokio::time::timeout_at(payload.deadline, self.inbox.fill(1)).await;
+        let filled = tokio::time::timeout_at(payload.deadline, self.frame_reader.fill(1)).await;
         match filled {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(Failure::Broken(left())),
@@ -452,18 +450,19 @@ impl Connection {
         }
     }
 
-    /// Reads what is left of a payload, and throws it away.
+    /// Reads the rest of a payload and discards it.
     async fn discard(&mut self, payload: &mut Payload) -> Result<()> {
         if payload.left == 0 {
             return Ok(());
         }
-        self.outbox.flush().await.map_err(|error| gone(&error))?;
+        self.send_queue.flush().await.map_err(|error| gone(&error))?;
         let mut bin = vec![0; CHUNK.min(payload.left as usize)];
         while payload.left > 0 {
             let end = bin.len().min(payload.left as usize);
-            let step = tokio::time::timeout_at(payload.deadline, self.inbox.read_into(&mut bin[..end])).await;
+            let step =
+                tokio::time::timeout_at(payload.deadline, self.frame_reader.read_into(&mut bin[..end])).await;
             match self.progress(step.ok()) {
-                Ok(count) => payload.left -= u32::try_from(count).expect("a payload has few MiB"),
+                Ok(count) => payload.left -= u32::try_from(count).expect("payloads are at most a few MiB"),
                 Err(Failure::Broken(error) | Failure::Refused(error)) => return Err(error),
             }
         }
@@ -483,13 +482,13 @@ impl Connection {
         let limit = self.service.config.times.reservation;
         Error::new(
             ErrorKind::Unreachable,
-            format!("a payload did not come within {limit:?}: its space is given up"),
+            format!("no payload within {limit:?}: its reservation is released"),
         )
     }
 }
 
-/// What was read as slices of memory, and how much it is.
-fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
+/// The pieces as memory slices, and their total length.
+pub(crate) fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
     let (mut slices, mut total) = (VecDeque::with_capacity(parts.len()), 0);
     for part in parts {
         match part {
@@ -498,11 +497,11 @@ fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
                 total += bytes.len();
                 slices.push_back(bytes);
             }
-            Part::There(bytes) => {
+            Part::There(bytes) | Part::Here(Piece::Copied(bytes)) => {
                 total += bytes.len();
                 slices.push_back(bytes);
             }
-            Part::Here(Piece::Behind(span)) => unreachable!("{span} was read from behind"),
+            Part::Here(Piece::Backing(span)) => unreachable!("{span} was read from the back end"),
             Part::Here(Piece::Zeros(count)) => {
                 let mut left = *count as usize;
                 total += left;
@@ -514,10 +513,10 @@ fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
             }
         }
     }
-    (slices, u32::try_from(total).expect("no more than was asked for"))
+    (slices, u32::try_from(total).expect("at most the requested length"))
 }
 
-/// Takes so many bytes off the front.
+/// Takes `len` bytes off the front.
 fn cut<'a>(slices: &mut VecDeque<&'a [u8]>, mut len: usize) -> Vec<&'a [u8]> {
     let mut taken = Vec::new();
     while len > 0
@@ -534,5 +533,5 @@ fn cut<'a>(slices: &mut VecDeque<&'a [u8]>, mut len: usize) -> Vec<&'a [u8]> {
 }
 
 fn left() -> Error {
-    Error::new(ErrorKind::Unreachable, "the peer left in the middle of a payload")
+    Error::new(ErrorKind::Unreachable, "the peer disconnected in the middle of a payload")
 }

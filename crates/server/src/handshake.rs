@@ -1,59 +1,113 @@
-//! Who comes in, and what for.
+//! The handshake: authenticates a peer and negotiates the connection.
 
-use crate::key::random;
-use crate::link::{Inbox, Outbox, gone};
+use crate::framing::{FrameReader, SendQueue, gone};
+use crate::keys::now;
+use crate::people;
 use crate::service::Service;
 use crate::transport::Vouch;
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{
-    FrameKind, Greeting, HEADER, Hello, MAX_PAYLOAD, Proof, Roster, Welcome, body, client_proof, same_proof,
-    server_proof,
+    Agreed, Answered, ConnectionKey, FrameKind, Greeting, Hello, KeyId, MAX_PAYLOAD, Opening, Proof, Roster,
+    Security, UserKey, Welcome, answer_opening, body,
 };
+use std::net::IpAddr;
 
-/// A peer that may come in.
-pub(crate) struct Guest {
-    /// Who it is.
+/// An authenticated peer that is not yet admitted.
+pub(crate) struct AuthenticatedPeer {
     pub(crate) identity: Identity,
-    /// What it said.
+    /// The user's key with which it authenticated, if any.
+    pub(crate) key: Option<KeyId>,
+    /// Its hello message.
     pub(crate) hello: Hello,
-    /// What proves that this server holds the key too, where that was asked.
-    pub(crate) seal: Option<[u8; 32]>,
+    /// Protection of the connection after the handshake.
+    pub(crate) level: Security,
 }
 
-/// Hears the peer out, up to the point where it could be welcomed.
+/// Runs the handshake up to the point where the peer can be welcomed.
 pub(crate) async fn receive(
     service: &Service,
     vouch: Vouch,
-    inbox: &mut Inbox,
-    outbox: &mut Outbox,
-) -> Result<Guest> {
-    let hello = Hello::read(&message(inbox, FrameKind::Hello).await?)?;
-    let Vouch::Kernel(identity) = vouch else {
-        let nonce = random()?;
-        outbox.greet(&Greeting::Challenge { nonce })?;
-        outbox.flush().await.map_err(|error| gone(&error))?;
-        let proof: Proof = body(&message(inbox, FrameKind::Proof).await?)?;
-        let holder = &service.key;
-        if !same_proof(&proof.seal, &client_proof(&holder.key, &hello, &nonce)) {
-            let text = "the client does not hold this server's key: use the key file that the server made";
-            return Err(Error::new(ErrorKind::Unauthenticated, text));
+    frame_reader: &mut FrameReader,
+    send_queue: &mut SendQueue,
+) -> Result<AuthenticatedPeer> {
+    let first = message(frame_reader, FrameKind::Hello).await?;
+    match vouch {
+        Vouch::Kernel(identity) => {
+            Ok(AuthenticatedPeer { identity, key: None, hello: Hello::read(&first)?, level: Security::None })
         }
-        let seal = Some(server_proof(&holder.key, &hello, &nonce));
-        return Ok(Guest { identity: holder.identity.clone(), hello, seal });
-    };
-    Ok(Guest { identity, hello, seal: None })
+        Vouch::Key(address) => {
+            challenge(service, address, &Opening::read(&first)?, frame_reader, send_queue).await
+        }
+    }
+}
+
+/// Makes the peer prove that it holds the key it names, and negotiates session keys.
+async fn challenge(
+    service: &Service,
+    address: IpAddr,
+    opening: &Opening,
+    frame_reader: &mut FrameReader,
+    send_queue: &mut SendQueue,
+) -> Result<AuthenticatedPeer> {
+    let user = service.user_key(opening.key)?;
+    let own = &service.key;
+    let secret = user.as_ref().map_or_else(|| own.key.clone(), |user| own.key.for_user(user));
+    let least = service.config.transport.least(address);
+    let key = ConnectionKey { id: opening.key, secret };
+    let Answered { hello, challenge, agreed } = answer_opening(opening, &key, least)?;
+    let Agreed { level, sealer, opener } = agreed;
+    send_queue.greet(&Greeting::Challenge { noise: challenge })?;
+    send_queue.flush().await.map_err(|error| gone(&error))?;
+    // The opening message can be replayed; only the client that created it has the session keys.
+    send_queue.seal(sealer);
+    frame_reader.seal(opener);
+    let Proof {} = body(&message(frame_reader, FrameKind::Proof).await?)?;
+    // Said only now, so that the client knows from whom it comes.
+    user.as_ref().map_or(Ok(()), |user| user.check(now()))?;
+    let identity = user.as_ref().map_or_else(|| own.identity.clone(), people::identity);
+    Ok(AuthenticatedPeer { identity, key: user.map(|user| user.id), hello, level })
 }
 
 impl Service {
-    /// Refuses a client that takes other servers for the service than this one does: it would look for names where they
-    /// are not.
+    /// Fails if the key file does not belong to the service's user: its owner could derive every user's key.
+    pub(crate) fn demand_own_key(&self) -> Result<()> {
+        if self.trusts(&self.key.identity) {
+            return Ok(());
+        }
+        let text = format!(
+            "the service's key file belongs to user {}: users' keys are disabled",
+            self.key.identity.uid
+        );
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
+
+    /// The user's key of this id; `None` for the service's own key.
+    fn user_key(&self, id: KeyId) -> Result<Option<UserKey>> {
+        if id == KeyId::SERVICE {
+            return Ok(None);
+        }
+        self.demand_own_key()?;
+        if !self.is_alone() && !self.keys.has_compared() {
+            let text = "this server has not contacted another one since it started and may miss revoked keys: \
+                        try again";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        self.keys.known(id).map(Some)
+    }
+
+    /// Whether a peer may act for other users; never with a user's key.
+    pub(crate) fn vouches(&self, peer: &AuthenticatedPeer) -> bool {
+        peer.key.is_none() && self.trusts(&peer.identity)
+    }
+
+    /// Refuses a client whose list of servers differs from this server's: it would look up names on the wrong servers.
     pub(crate) fn check_roster(&self, hello: &Hello) -> Result<()> {
         let own = Roster::from(&*self.members.members());
         match &hello.roster {
             Some(roster) if *roster != own => {
                 let which = if roster.epoch < own.epoch { "an old" } else { "another" };
                 let text = format!(
-                    "the client has {which} list of servers: it has [{roster}], server {} has [{own}]: connect anew",
+                    "the client has {which} list of servers: it has [{roster}], server {} has [{own}]: reconnect",
                     self.config.server
                 );
                 Err(Error::new(ErrorKind::Stale, text))
@@ -63,55 +117,41 @@ impl Service {
     }
 }
 
-/// Lets the peer in.
+/// Sends the welcome message.
 pub(crate) async fn welcome(
     service: &Service,
-    guest: &Guest,
+    peer: &AuthenticatedPeer,
     connection: u64,
-    outbox: &mut Outbox,
+    frame_reader: &mut FrameReader,
+    send_queue: &mut SendQueue,
 ) -> Result<()> {
     let welcome = Welcome {
         server: service.config.server,
         incarnation: service.store.incarnation(),
-        uid: guest.identity.uid,
+        uid: peer.identity.uid,
         max_payload: MAX_PAYLOAD,
         session_millis: u64::try_from(service.config.times.session.as_millis()).unwrap_or(u64::MAX),
         members: (*service.members.members()).clone(),
-        seal: guest.seal,
         connection,
     };
-    outbox.greet(&Greeting::Welcome(welcome))?;
-    outbox.flush().await.map_err(|error| gone(&error))
+    send_queue.greet(&Greeting::Welcome(welcome))?;
+    send_queue.flush().await.map_err(|error| gone(&error))?;
+    send_queue.agree(peer.level);
+    frame_reader.agree(peer.level);
+    Ok(())
 }
 
-/// Tells the peer to stay out, if it still listens.
-pub(crate) async fn refuse(error: Error, outbox: &mut Outbox) {
-    if error.kind() != ErrorKind::Unreachable && outbox.greet(&Greeting::Refusal(error)).is_ok() {
-        // It was told; whether it heard is its own affair.
-        let _ = outbox.flush().await;
+/// Sends a refusal if the peer is still connected.
+pub(crate) async fn refuse(error: Error, send_queue: &mut SendQueue) {
+    if error.kind() != ErrorKind::Unreachable && send_queue.greet(&Greeting::Refusal(error)).is_ok() {
+        // Best effort: the connection is closed anyway.
+        let _ = send_queue.flush().await;
     }
-    outbox.close().await;
+    send_queue.close().await;
 }
 
-/// The body of the next frame, which has to be of this kind.
-pub(crate) async fn message(inbox: &mut Inbox, kind: FrameKind) -> Result<Vec<u8>> {
-    need(inbox, HEADER).await?;
-    let header = inbox.take_header()?;
-    if header.kind != kind {
-        let text = format!("a {kind:?} was expected in the handshake, not a {:?}", header.kind);
-        return Err(Error::new(ErrorKind::Protocol, text));
-    }
-    let len = header.body as usize;
-    need(inbox, len).await?;
-    let bytes = inbox.held()[..len].to_vec();
-    inbox.consume(len);
-    Ok(bytes)
-}
-
-async fn need(inbox: &mut Inbox, len: usize) -> Result<()> {
-    match inbox.need(len).await {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::new(ErrorKind::Unreachable, "the peer left in the middle of the handshake")),
-        Err(error) => Err(gone(&error)),
-    }
+/// The body of the next frame, which must be of this kind.
+pub(crate) async fn message(frame_reader: &mut FrameReader, kind: FrameKind) -> Result<Vec<u8>> {
+    let left = || Error::new(ErrorKind::Unreachable, "the peer disconnected during the handshake");
+    frame_reader.message(kind).await?.ok_or_else(left)
 }

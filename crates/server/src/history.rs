@@ -1,22 +1,21 @@
-//! What every job wrote and read, second by second, kept over restarts: what a planner fits its profiles to.
+//! Bytes that every job wrote and read, per second, kept across restarts; planners fit profiles to it.
 //!
-//! **Invariant**: bounded. At most [`MOST`] entries are kept, the oldest make room.
+//! **Invariant**: at most [`MOST`] entries are kept; the oldest are removed first.
 
 use forebay_model::{Error, ErrorKind, JobId, Result, Stamp};
-use forebay_store::{Batch, Kv};
+use forebay_store::{Batch, KeySpace, Kv};
 use forebay_wire::{JobStatus, Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most entries that are kept.
+/// Maximum number of entries.
 const MOST: usize = 200_000;
-/// Most entries in one answer.
+/// Maximum number of entries in one answer.
 const PAGE: usize = 4096;
-const PREFIX: &[u8] = b"h";
+const PREFIX: &[u8] = KeySpace::History.prefix();
 
-/// The record of one job in one second.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     label: String,
@@ -24,7 +23,6 @@ struct Entry {
     read: u64,
 }
 
-/// The history of a service.
 pub(crate) struct History {
     kv: Arc<dyn Kv>,
     state: Mutex<State>,
@@ -32,7 +30,7 @@ pub(crate) struct History {
 
 #[derive(Default)]
 struct State {
-    /// What each job had written and read when it was last looked at.
+    /// Totals of each job at the last sample.
     before: HashMap<JobId, (u64, u64)>,
     /// The keys of all entries, oldest first.
     keys: VecDeque<[u8; 16]>,
@@ -43,7 +41,7 @@ fn key(bytes: [u8; 16]) -> Vec<u8> {
 }
 
 impl History {
-    /// The history in a metadata store.
+    /// Opens the history in a metadata store.
     pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<History> {
         let mut keys = VecDeque::new();
         kv.scan(PREFIX, b"", &mut |key, _| {
@@ -53,18 +51,18 @@ impl History {
         Ok(History { kv, state: Mutex::new(State { keys, ..State::default() }) })
     }
 
-    /// Notes what the jobs did since the last time.
+    /// Records what the jobs did since the last call.
     pub(crate) fn note(&self, jobs: &[JobStatus], now: Stamp) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::default();
-        // One entry a job and second: beats that fall into one second are told apart.
+        // One entry per job and second: two calls within one second get different seconds.
         let last = state.keys.back().map_or(0, |key| (u128::from_be_bytes(*key) >> 64) as u64);
         let second = (now.0 / 1_000_000_000).max(last + 1);
         let mut seen = HashMap::with_capacity(jobs.len());
         for status in jobs {
             let totals = (status.written, status.read);
             seen.insert(status.id, totals);
-            // A job that made room in the table and came back starts from nothing.
+            // The counts of a job that was evicted from the table and returned start at zero.
             let before = state.before.get(&status.id).copied().unwrap_or_default();
             let (written, read) = match totals.0 >= before.0 && totals.1 >= before.1 {
                 true => (totals.0 - before.0, totals.1 - before.1),
@@ -75,19 +73,20 @@ impl History {
             }
             let entry = Entry { label: status.job.label.clone(), written, read };
             let name = u128::from(second) << 64 | u128::from(status.id.0);
-            let value = postcard::to_stdvec(&entry)
-                .map_err(|error| Error::new(ErrorKind::Io, format!("cannot note what a job did: {error}")))?;
+            let value = postcard::to_stdvec(&entry).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot encode the history entry of a job: {error}"))
+            })?;
             batch.put(key(name.to_be_bytes()), value);
             state.keys.push_back(name.to_be_bytes());
         }
         state.before = seen;
         while state.keys.len() > MOST {
-            batch.remove(key(state.keys.pop_front().expect("more than the most")));
+            batch.remove(key(state.keys.pop_front().expect("more than MOST entries")));
         }
         if batch.is_empty() { Ok(()) } else { self.kv.commit(batch) }
     }
 
-    /// Entries from a cursor on (0: the first), and the cursor from which to go on if there are more.
+    /// Entries from a cursor on (0: the first), and the cursor of the next page, if any.
     pub(crate) fn from(&self, cursor: u128) -> Result<(Vec<Sample>, Option<u128>)> {
         let mut samples: Vec<Sample> = Vec::new();
         let mut next = None;
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jobs_do_is_noted_by_the_second_and_kept() {
+    fn job_activity_is_recorded_per_second_and_kept() {
         let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new());
         let history = History::open(Arc::clone(&kv)).unwrap();
         let at = |second: u64| Stamp(second * 1_000_000_000 + 5);
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn long_histories_come_in_pages() {
+    fn long_history_is_returned_in_pages() {
         let history = History::open(Arc::new(MemoryKv::new())).unwrap();
         for second in 0..5_u64 {
             let jobs: Vec<_> = (0..1500).map(|job| status(&job.to_string(), second + 1, 0)).collect();

@@ -1,4 +1,4 @@
-//! Sizes and times as people write them in a configuration file.
+//! Sizes and times in human-readable form, for configuration files.
 
 use forebay_model::Bytes;
 use serde::{Deserialize, Deserializer, Serializer, de};
@@ -30,7 +30,7 @@ pub(crate) mod size {
     }
 }
 
-/// The same where nothing may be said.
+/// An optional size.
 pub(crate) mod maybe_size {
     use super::{Deserializer, Serializer, size};
     use forebay_model::Bytes;
@@ -48,7 +48,7 @@ pub(crate) mod maybe_size {
     }
 }
 
-/// `400MiB/s`, or a number of bytes a second; nothing may be said.
+/// `400MiB/s`, or a number of bytes per second; optional.
 pub(crate) mod rate {
     use super::{Deserialize, Deserializer, NumberOrText, Serializer, de};
     use forebay_model::Bytes;
@@ -69,13 +69,13 @@ pub(crate) mod rate {
     }
 }
 
-/// Reads `400MiB/s`.
+/// Parses `400MiB/s`.
 pub fn parse_rate(text: &str) -> Result<Bytes, String> {
     let help = || format!("\"{text}\" is not a rate: write a size per second, such as 400MiB/s");
     let size = text.trim();
     let size = size.strip_suffix("/s").unwrap_or(size);
     match size.parse::<Bytes>().map_err(|_| help())? {
-        Bytes(0) => Err(format!("\"{text}\" is no rate at all: leave it away for no modelled device")),
+        Bytes(0) => Err(format!("\"{text}\" is not a positive rate: omit it for no modelled device")),
         rate => Ok(rate),
     }
 }

@@ -1,14 +1,14 @@
-//! The job monitor: who is here, what each job has done, and whether it still works.
+//! The job monitor: which jobs are connected, what each has done, and whether it is active.
 //!
-//! A job comes with its first connection, described as far as it is believed ([`Trust`]). It is *active* while it
-//! asks for turns (within the last [`LATELY`]) or waits for one, *idle* while it is connected, and *gone* with its
-//! last connection: a clean exit closes that, and where a machine died in silence, the heartbeats that clients send
-//! on their control connection stop, and the server closes it after `times.session`. Its share is spread at once
-//! when it is idle, and its place in the scheduler given back when it is gone; its counts stay until the table needs
-//! the room.
+//! A job appears with its first connection, with those parts of its description that the server trusts ([`Trust`]). It
+//! is *active* while it requests turns (within the last [`LATELY`]) or waits for one, *idle* while it is connected, and
+//! *gone* with its last connection. A clean exit closes that connection. If a machine dies silently, the heartbeats on
+//! the client's control connection stop, and the server closes it after `times.session`. An idle job's share is
+//! redistributed at once, and a job that is gone leaves the scheduler; its counts stay until the table needs the space.
 
+use crate::log_limit::{LogLimit, about_peer};
 use crate::turns::{Entry, Turn, Turns};
-use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp};
+use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Caller, Doubt, Trust};
 use forebay_wire::{JobState, JobStatus};
@@ -19,19 +19,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most jobs in one answer to a status request, so that it fits a frame.
+/// Maximum number of jobs in one status answer, so that it fits a frame.
 const SHOWN: usize = 512;
-/// A job that has asked for something within this time is active.
+/// A job that requested a turn within this time is active.
 pub(crate) const LATELY: Duration = Duration::from_secs(1);
 
-/// Most requests of one connection that wait for room beside others, far fewer than may be under way on it.
+/// Maximum number of requests of one connection that wait for space beside others; far fewer than may be in flight.
 const PLACES: usize = 16;
 
-/// All jobs that were seen lately. When the table is full, the one idle for longest makes room.
+/// All recently seen jobs. When the table is full, the job that has been gone for longest is evicted.
 pub(crate) struct Jobs {
     shared: Arc<Shared>,
     limit: usize,
     trust: Trust,
+    log: Arc<LogLimit>,
 }
 
 struct Shared {
@@ -42,7 +43,7 @@ struct Shared {
 struct Counts {
     described: Mutex<Described>,
     written: AtomicU64,
-    /// Of that, what went past the buffer.
+    /// Bytes of `written` that bypassed the buffer.
     direct: AtomicU64,
     read: AtomicU64,
     requests: AtomicU64,
@@ -51,14 +52,14 @@ struct Counts {
     operations: AtomicU64,
     waited: AtomicU64,
     waiting: AtomicU32,
-    /// When it last asked for a turn.
-    asked: AtomicU64,
+    /// When it last requested a turn.
+    last_enter: AtomicU64,
     recent: Mutex<Recent>,
 }
 
 struct Described {
     job: Job,
-    /// Whether somebody who may has vouched for it.
+    /// Whether a privileged user has vouched for it.
     vouched: bool,
 }
 
@@ -71,23 +72,26 @@ struct Recent {
 /// One connection of a job.
 pub(crate) struct Membership {
     id: JobId,
+    /// The user of the connection.
+    uid: Uid,
     counts: Arc<Counts>,
     shared: Arc<Shared>,
-    /// Places for requests that wait for room beside others on the same connection.
+    /// Permits for requests that wait for space beside others on the same connection.
     places: Semaphore,
 }
 
 impl Jobs {
-    pub(crate) fn new(limit: usize, trust: Trust, turns: Arc<Turns>) -> Jobs {
-        Jobs { shared: Arc::new(Shared { table: Mutex::default(), turns }), limit, trust }
+    pub(crate) fn new(limit: usize, trust: Trust, turns: Arc<Turns>, log: Arc<LogLimit>) -> Jobs {
+        Jobs { shared: Arc::new(Shared { table: Mutex::default(), turns }), limit, trust, log }
     }
 
-    /// Counts a new connection of what is believed to be this job.
-    pub(crate) fn join(&self, claim: &Job, caller: &Caller, now: Stamp) -> Result<Membership> {
+    /// Counts a new connection of a job, as far as the server trusts its claim.
+    pub(crate) fn join(&self, claim: &Job, (uid, caller): (Uid, &Caller), now: Stamp) -> Result<Membership> {
         let mut table = self.shared.lock();
         let (job, doubts) = self.believe(&table, claim, caller);
         if !doubts.is_empty() {
-            tracing::info!(user = %caller.user, claimed = ?claim, believed = ?job, ?doubts, "not all was believed");
+            let user = &caller.user;
+            about_peer!(self.log, %user, claimed = ?claim, believed = ?job, ?doubts, "did not trust all claims of a job");
         }
         let id = job.id();
         if !table.contains_key(&id) && table.len() >= self.limit {
@@ -100,7 +104,7 @@ impl Jobs {
         counts.connections.fetch_add(1, Ordering::Relaxed);
         counts.seen.fetch_max(now.0, Ordering::Relaxed);
         let places = Semaphore::new(PLACES);
-        Ok(Membership { id, counts: counts.clone(), shared: self.shared.clone(), places })
+        Ok(Membership { id, uid, counts: counts.clone(), shared: self.shared.clone(), places })
     }
 
     fn believe(
@@ -112,7 +116,7 @@ impl Jobs {
         let known = |id: JobId| {
             let counts = table.get(&id)?;
             let described = counts.described();
-            // Numbers are used again: a job that has gone holds its name only if somebody vouched for it.
+            // Job numbers are reused: a job that is gone keeps its name only if a privileged user vouched for it.
             let holds = described.vouched || counts.connections.load(Ordering::Relaxed) > 0;
             holds.then(|| described.job.clone())
         };
@@ -120,17 +124,17 @@ impl Jobs {
         if !doubts.contains(&Doubt::Name) {
             return (job, doubts);
         }
-        // Under its other name it may be known too.
+        // The job may also be known under its other name.
         let (job, more) = self.trust.believe(&job, caller, known(job.id()).as_ref());
         (job, [doubts, more].concat())
     }
 
-    /// All jobs, each with what it is due.
+    /// All jobs, with the share each is due.
     pub(crate) fn all(&self, now: Stamp, due: &HashMap<JobId, f64>) -> Vec<JobStatus> {
         self.shared.lock().iter().map(|(&id, counts)| counts.status(id, now, due)).collect()
     }
 
-    /// The busiest jobs, busiest first: by what they cost, so that who asks only for names is seen too.
+    /// The busiest jobs, by their cost, so that jobs with metadata operations only are shown too.
     pub(crate) fn status(&self, now: Stamp, due: &HashMap<JobId, f64>) -> Vec<JobStatus> {
         let price = self.shared.turns.price(0).0;
         let cost = |job: &JobStatus| {
@@ -143,32 +147,32 @@ impl Jobs {
         jobs
     }
 
-    /// Those of these jobs that are known.
+    /// The known ones of these jobs.
     pub(crate) fn some(&self, ids: &[JobId]) -> Vec<Job> {
         let table = self.shared.lock();
         ids.iter().filter_map(|id| Some(table.get(id)?.described().job.clone())).collect()
     }
 
-    /// What people call these jobs, as far as they are known, and what is said of them.
+    /// Display names of the known ones of these jobs, with the given numbers.
     pub(crate) fn named(&self, ids: &[(JobId, u32)]) -> Vec<(String, u32)> {
         let table = self.shared.lock();
         let named = |&(id, said): &(JobId, u32)| Some((table.get(&id)?.described().job.label.clone(), said));
         ids.iter().filter_map(named).collect()
     }
 
-    /// The priority of a job, as far as it is known.
+    /// The priority of a job; 0 if unknown.
     pub(crate) fn priority(&self, job: JobId) -> u32 {
         self.shared.lock().get(&job).map_or(0, |counts| counts.described().job.priority)
     }
 
-    /// The jobs that asked for a turn within this time, or wait for one.
+    /// The jobs that requested a turn within this time, or wait for one.
     pub(crate) fn active(&self, now: Stamp, within: Duration) -> Vec<Job> {
         let table = self.shared.lock();
         let active = table.values().filter(|counts| counts.is_active(now, within));
         active.map(|counts| counts.described().job.clone()).collect()
     }
 
-    /// A second has passed.
+    /// Called once a second.
     pub(crate) fn second(&self) {
         for counts in self.shared.lock().values() {
             let total = counts.written.load(Ordering::Relaxed) + counts.read.load(Ordering::Relaxed);
@@ -184,7 +188,7 @@ impl Shared {
     }
 }
 
-/// Forgets the job that has been gone for longest.
+/// Evicts the job that has been gone for longest.
 fn make_room(table: &mut HashMap<JobId, Arc<Counts>>, limit: usize) -> Result<()> {
     let gone = table.iter().filter(|(_, counts)| counts.connections.load(Ordering::Relaxed) == 0);
     let oldest = gone.min_by_key(|(_, counts)| counts.seen.load(Ordering::Relaxed)).map(|(&id, _)| id);
@@ -209,7 +213,7 @@ impl Counts {
             operations: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
-            asked: AtomicU64::new(0),
+            last_enter: AtomicU64::new(0),
             recent: Mutex::default(),
         }
     }
@@ -220,8 +224,9 @@ impl Counts {
 
     fn is_active(&self, now: Stamp, within: Duration) -> bool {
         let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
-        let asked = self.asked.load(Ordering::Relaxed);
-        self.waiting.load(Ordering::Relaxed) > 0 || asked > 0 && now.0.saturating_sub(asked) <= within
+        let last_enter = self.last_enter.load(Ordering::Relaxed);
+        self.waiting.load(Ordering::Relaxed) > 0
+            || last_enter > 0 && now.0.saturating_sub(last_enter) <= within
     }
 
     fn status(&self, id: JobId, now: Stamp, due: &HashMap<JobId, f64>) -> JobStatus {
@@ -250,7 +255,7 @@ impl Counts {
     }
 }
 
-/// A request that waits, as its job counts it; also one that is given up.
+/// Counts a waiting request in its job; also if the request is dropped.
 struct Waiting<'a>(&'a Counts);
 
 impl<'a> Waiting<'a> {
@@ -267,29 +272,27 @@ impl Drop for Waiting<'_> {
 }
 
 impl Membership {
-    /// A place to wait for room beside other requests of the same connection; none if so many wait that those others would
-    /// have to.
+    /// A permit to wait for space beside other requests of the same connection; `None` if too many wait already.
     pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.places.try_acquire().ok()
     }
 
-    /// The job.
     pub(crate) fn id(&self) -> JobId {
         self.id
     }
 
-    /// Asks for a turn; [`wait`](Self::wait) gets it.
+    /// Requests a turn; [`wait`](Self::wait) returns it.
     pub(crate) fn enter(&self, cost: Cost, now: Stamp) -> Result<Entry> {
-        self.counts.asked.fetch_max(now.0, Ordering::Relaxed);
-        self.shared.turns.enter(self.id, cost)
+        self.counts.last_enter.fetch_max(now.0, Ordering::Relaxed);
+        self.shared.turns.enter((self.id, self.uid), cost)
     }
 
-    /// Asks for the turn of the next slice, if there is one, while that of this one lasts.
+    /// Requests the turn of the next slice, if there is one, while the current turn lasts.
     pub(crate) fn ahead(&self, turn: &mut Turn, next: Option<Cost>) -> Option<Entry> {
         self.shared.turns.ahead(turn, next?)
     }
 
-    /// Waits for the turn that was asked for.
+    /// Waits for a requested turn.
     pub(crate) async fn wait(&self, entry: Entry) -> Result<Turn> {
         let turn = match entry {
             Entry::Now(turn) => turn,
@@ -315,17 +318,17 @@ impl Membership {
         self.counts.seen.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Counts bytes that came.
+    /// Counts received bytes.
     pub(crate) fn wrote(&self, bytes: u64) {
         self.counts.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that went past the buffer.
+    /// Counts bytes that bypassed the buffer.
     pub(crate) fn passed(&self, bytes: u64) {
         self.counts.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that went.
+    /// Counts sent bytes.
     pub(crate) fn read(&self, bytes: u64) {
         self.counts.read.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -333,7 +336,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // Under the table's lock: another connection of the job may be coming just now.
+        // Under the table's lock: another connection of the job may join concurrently.
         let _table = self.shared.lock();
         if self.counts.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.shared.turns.leave(self.id);
@@ -352,7 +355,7 @@ mod tests {
 
     fn jobs(limit: usize) -> Jobs {
         let trust = Trust { most_nodes: 8, most_priority: 1 };
-        Jobs::new(limit, trust, Turns::new(rules("size-fair", 4, 64)))
+        Jobs::new(limit, trust, Turns::new(rules("size-fair", 4, 64)), Arc::new(LogLimit::new(9)))
     }
 
     fn user(name: &str, vouches: bool) -> Caller {
@@ -360,24 +363,27 @@ mod tests {
     }
 
     #[test]
-    fn the_job_idle_for_longest_makes_room_and_a_connected_one_never() {
+    fn full_table_evicts_the_longest_gone_job_never_a_connected_one() {
         let (jobs, u) = (jobs(2), user("u", false));
-        let one = jobs.join(&job("1"), &u, Stamp(10)).unwrap();
-        drop(jobs.join(&job("2"), &u, Stamp(20)).unwrap());
-        let three = jobs.join(&job("3"), &u, Stamp(30)).unwrap();
-        assert_eq!(jobs.join(&job("4"), &u, Stamp(40)).err().expect("refused").kind(), ErrorKind::Busy);
+        let one = jobs.join(&job("1"), (Uid(5), &u), Stamp(10)).unwrap();
+        drop(jobs.join(&job("2"), (Uid(5), &u), Stamp(20)).unwrap());
+        let three = jobs.join(&job("3"), (Uid(5), &u), Stamp(30)).unwrap();
+        assert_eq!(
+            jobs.join(&job("4"), (Uid(5), &u), Stamp(40)).err().expect("refused").kind(),
+            ErrorKind::Busy
+        );
         one.wrote(5);
         three.read(7);
-        drop(jobs.join(&job("1"), &u, Stamp(50)).unwrap());
+        drop(jobs.join(&job("1"), (Uid(5), &u), Stamp(50)).unwrap());
         let all = jobs.status(Stamp(60), &HashMap::new());
         let seen: Vec<_> = all.iter().map(|job| (job.id.0, job.written, job.connections)).collect();
         assert_eq!(seen, [(3, 0, 1), (1, 5, 1)]);
     }
 
     #[test]
-    fn only_so_many_of_a_connection_wait_for_room_beside_its_other_requests() {
+    fn requests_waiting_for_space_per_connection_are_limited() {
         let (jobs, u) = (jobs(2), user("u", false));
-        let connections = [1, 2].map(|at| jobs.join(&job("1"), &u, Stamp(at)).unwrap());
+        let connections = [1, 2].map(|at| jobs.join(&job("1"), (Uid(5), &u), Stamp(at)).unwrap());
         let taken: Vec<_> = (0..PLACES).map_while(|_| connections[0].place()).collect();
         assert_eq!(taken.len(), PLACES);
         assert!(connections[0].place().is_none() && connections[1].place().is_some());
@@ -386,9 +392,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_is_active_while_it_asks_then_idle_then_gone() {
+    async fn job_is_active_while_it_requests_then_idle_then_gone() {
         let (jobs, u) = (jobs(2), user("u", false));
-        let one = jobs.join(&job("1"), &u, Stamp(1)).unwrap();
+        let one = jobs.join(&job("1"), (Uid(5), &u), Stamp(1)).unwrap();
         let state = |now: u64| jobs.all(Stamp(now), &HashMap::from([(JobId(1), 0.25)])).remove(0);
         assert_eq!(state(5).state, JobState::Idle);
         drop(one.wait(one.enter(Cost(1), Stamp(5)).unwrap()).await.unwrap());
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_not_believed_and_names_are_held() {
+    fn false_claims_are_limited_and_job_names_are_kept() {
         let jobs = jobs(9);
         let claim = |nodes| Job { nodes, ..job("7") };
         let (u, eve, root) = (user("u", false), user("eve", false), user("root", true));
@@ -413,17 +419,17 @@ mod tests {
             let found = all.into_iter().find(|status| status.job.label == label).unwrap().job;
             (found.user, found.nodes)
         };
-        let first = jobs.join(&claim(500), &u, Stamp(1)).unwrap();
-        assert_eq!(described("7"), ("u".into(), 8), "no more than the site believes");
-        let other = jobs.join(&claim(4), &eve, Stamp(2)).unwrap();
+        let first = jobs.join(&claim(500), (Uid(5), &u), Stamp(1)).unwrap();
+        assert_eq!(described("7"), ("u".into(), 8), "limited by the site's trust");
+        let other = jobs.join(&claim(4), (Uid(5), &eve), Stamp(2)).unwrap();
         assert_eq!(described("7@eve"), ("eve".into(), 4), "another user's job is another job");
         assert_ne!(first.id(), other.id());
         drop((first, other));
-        drop(jobs.join(&claim(3), &eve, Stamp(3)).unwrap());
-        assert_eq!(described("7"), ("eve".into(), 3), "a number is used again");
-        drop(jobs.join(&claim(500), &root, Stamp(4)).unwrap());
-        assert_eq!(described("7"), ("u".into(), 500), "who may vouch is believed");
-        drop(jobs.join(&claim(900), &u, Stamp(5)).unwrap());
-        assert_eq!(described("7"), ("u".into(), 500), "and remembered");
+        drop(jobs.join(&claim(3), (Uid(5), &eve), Stamp(3)).unwrap());
+        assert_eq!(described("7"), ("eve".into(), 3), "a job number is reused");
+        drop(jobs.join(&claim(500), (Uid(5), &root), Stamp(4)).unwrap());
+        assert_eq!(described("7"), ("u".into(), 500), "a privileged user is trusted");
+        drop(jobs.join(&claim(900), (Uid(5), &u), Stamp(5)).unwrap());
+        assert_eq!(described("7"), ("u".into(), 500), "and stays recorded");
     }
 }

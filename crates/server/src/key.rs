@@ -1,4 +1,4 @@
-//! The key file: its holder acts as its owner.
+//! The key file: a client that holds the key acts as the owner of the file.
 
 use forebay_model::{Error, ErrorKind, Gid, Identity, Result, Uid};
 use forebay_wire::Key;
@@ -7,16 +7,16 @@ use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Longest key file that is read: a key, and room for somebody's line ends.
+/// Maximum length of a key file: a key and line ends.
 const LONGEST: u64 = 256;
 
-/// A key, and whom its holder acts as.
+/// A key, and the user as which its holder acts.
 pub(crate) struct KeyHolder {
     pub(crate) key: Key,
     pub(crate) identity: Identity,
 }
 
-/// Reads the key file, or makes it, readable by its owner alone.
+/// Reads the key file, or creates it, readable by its owner only.
 pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
     let about = |error: std::io::Error| {
         let text = format!("cannot use the key file {}: {error}", path.display());
@@ -30,15 +30,17 @@ pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
         Err(error) if error.kind() == IoKind::AlreadyExists => {}
         Err(error) => return Err(about(error)),
     }
-    let file = File::open(path).map_err(about)?;
+    // A pipe in its place is refused below, and not waited for.
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a flag of open");
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(about)?;
     let meta = file.metadata().map_err(about)?;
     if !meta.is_file() {
         return Err(Error::new(ErrorKind::Invalid, format!("the key {} is not a file", path.display())));
     }
     if meta.mode() & 0o077 != 0 {
         let text = format!(
-            "the key file {} can be used by others than its owner (mode {:03o}): run \"chmod 600 {0}\", or remove it \
-             for a new key if somebody may have read it",
+            "the key file {} is accessible to users other than its owner (mode {:03o}): run \"chmod 600 {0}\", or remove it \
+             to get a new key if another user may have read it",
             path.display(),
             meta.mode() & 0o777
         );
@@ -47,13 +49,13 @@ pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text).map_err(about)?;
     let key = Key::from_text(&text).map_err(|error| {
-        let advice = "remove the file, and a new key is made";
+        let advice = "remove the file to get a new key";
         Error::new(
             ErrorKind::Invalid,
             format!("the key file {} is damaged: {error}: {advice}", path.display()),
         )
     })?;
-    // The key stands for one person, not for that person's groups: those may have changed since it was made.
+    // The key stands for one user without groups: those may have changed since the key was created.
     let identity = Identity { uid: Uid(meta.uid()), gid: Gid(meta.gid()), groups: Vec::new() };
     Ok(KeyHolder { key, identity })
 }
@@ -64,7 +66,7 @@ fn create(mut file: File) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Thirty-two bytes that nobody can guess.
+/// Thirty-two bytes from a cryptographic random number generator.
 pub(crate) fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
     match getrandom::fill(&mut bytes) {
@@ -80,7 +82,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_made_once_and_private() {
+    fn key_file_is_created_once_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let first = open_or_create(&path).unwrap();
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+    fn readable_or_damaged_key_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         open_or_create(&path).unwrap();
@@ -105,5 +107,8 @@ mod tests {
         write(&path, "not a key").unwrap();
         assert!(open_or_create(&path).err().expect("refused").to_string().contains("damaged"));
         assert_eq!(open_or_create(dir.path()).err().expect("refused").kind(), ErrorKind::Invalid);
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(open_or_create(&pipe).err().expect("refused").kind(), ErrorKind::Invalid);
     }
 }

@@ -1,61 +1,72 @@
-//! The daemon: sockets, turns, sessions, and the introduction of policy to store.
+//! The server: sockets, scheduling, sessions, and the requests that clients and other servers send.
 //!
-//! A request comes in by a `transport`, is framed by a `link`, belongs to a `connection` whose peer was met in the
-//! `handshake`, waits for its turn (`turns`), and is handled (`handle`) by the store; payload takes the shorter way
-//! of a `data` connection.
+//! A request arrives over a `transport`, is decoded by `framing`, belongs to a `connection` whose peer authenticated in
+//! the `handshake`, waits for its turn (`turns`), and is handled by `handle`, which calls the store. Payload takes a
+//! shorter path over a `data` connection.
 //!
-//! **Invariant**: nothing is acknowledged before the store has it; nobody acts for anybody but himself, unless he is
-//! root or the service's owner; no table, queue or buffer grows without a bound, and at the bound the peer is told.
+//! **Invariant**: the server acknowledges nothing before the store has it; a peer acts only as its own user unless it
+//! is root or the service's owner; every table, queue and buffer is bounded, and the server reports an error to the
+//! peer at the bound.
 //!
-//! **Deliberately absent**: decisions (they are `policy`'s), bytes at rest (`store`'s), signals and printing (the
-//! command line's), and any trust in what a peer says about itself.
+//! **Deliberately absent**: decisions (`forebay_policy`), the on-disk format (`forebay_store`), signals and printing
+//! (the command line), and trust in anything a peer claims about itself.
 
 #![deny(unsafe_code)]
 
-mod circle;
+mod accept_limiter;
+mod answers;
+mod backing;
+mod cluster;
 mod config;
 mod connection;
+mod connection_epoch;
+mod connector;
 mod control;
 mod data;
-mod desk;
 mod device;
-mod dial;
+mod direct;
 mod drain;
-mod fence;
-mod grace;
-mod hall;
+mod error_limit;
+mod framing;
+mod gossip;
 mod handle;
 mod handshake;
 mod history;
 mod human;
 mod jobs;
 mod key;
-mod link;
+mod keys;
+mod listing;
+mod log_limit;
+mod mapping;
 mod members;
 mod memory;
 mod opens;
+mod orphans;
 mod pace;
 mod peer;
+mod peer_identity;
 mod people;
-mod route;
+mod per_user;
+mod policy_store;
 mod rows;
 mod run;
 mod service;
 mod session;
-mod several;
-mod standing;
+mod shm_queue;
+mod sweep;
+mod tokens;
 mod transport;
 mod turns;
-mod union;
 #[cfg(test)]
 mod virtual_time;
-mod visitor;
 mod warm;
+mod working;
 
-pub use config::{Belief, Config, Limits, Medium, Times, beside};
+pub use cluster::forgive;
+pub use config::{Belief, Config, Limits, Medium, Times, TransportSettings, beside};
+pub use direct::{Full, Mode, Pipeline, Routing, Share};
 pub use drain::{Alpha, Described, Draining, Hours, Verify};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
-pub use route::{Full, Mode, Pipeline, Routing, Share};
 pub use run::{Addresses, Running, Server, Stopper};
-pub use several::forgive;

@@ -1,11 +1,11 @@
-//! Who belongs to the service: for now a list that never changes while a server runs.
+//! The servers of a service: a list that does not change while a server runs.
 
 use forebay_model::{Error, ErrorKind, FileId, Members, Result};
 use std::sync::Arc;
 
 /// The servers of a service.
 pub trait Membership: Send + Sync {
-    /// All of them, as things are.
+    /// The current list.
     fn members(&self) -> Arc<Members>;
 }
 
@@ -27,12 +27,13 @@ impl Membership for Fixed {
     }
 }
 
-/// Refuses a file that was made by a server of some other service.
+/// Refuses a file that was created by a server outside this service.
 pub(crate) fn check_maker(members: &dyn Membership, file: FileId) -> Result<()> {
     if members.members().contains(members.members().authority(file)) {
         return Ok(());
     }
-    let text = format!("file {file} was made by server {}, which is not part of this service", file.maker());
+    let text =
+        format!("file {file} was created by server {}, which is not part of this service", file.maker());
     Err(Error::new(ErrorKind::Stale, text))
 }
 
@@ -42,7 +43,7 @@ mod tests {
     use forebay_model::{Member, ServerId};
 
     #[test]
-    fn files_of_strangers_are_refused() {
+    fn files_of_other_services_are_refused() {
         let member = |n| Member { server: ServerId(n), address: format!("tcp:h{n}:1"), socket: None };
         let members = Fixed::new(Members::new(1, vec![member(4), member(2)]).unwrap());
         assert!(check_maker(&members, FileId::ROOT).is_ok());

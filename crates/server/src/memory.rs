@@ -1,13 +1,16 @@
-//! Clients that write and read by shared memory: who gets a ring, what it is granted and leased, and who hears it.
+//! Clients that write and read through shared memory: assigns rings, grants slabs, leases ranges, and consumes the
+//! rings.
 //!
-//! **Invariant**: only who may open the store's files anyway is told where they are; a slab is granted in its job's
-//! turn and paid for by its bytes; what is written or read without asking needs no other turn.
+//! **Invariant**: the server reveals the paths of the store's files only to clients that may open them anyway; a slab
+//! is granted in its job's turn at the price of its bytes; writes and reads without a request need no further turn.
 
+use crate::cluster::Blocked;
+use crate::error_limit::ErrorLimit;
 use crate::jobs::Membership;
+use crate::mapping;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
-use crate::several::Stop;
-use forebay_model::{Access, Error, ErrorKind, JobId, Result};
+use forebay_model::{Access, Error, ErrorKind, JobId, Result, Span};
 use forebay_store::{self as store, Body, RingId, SlabOffer, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,33 +18,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long rings fill before they are heard again, while something happens in them.
+/// Interval between two polls of busy rings.
 const TICK: Duration = Duration::from_micros(300);
-/// How long nobody looks, while nothing happens; who has much to say rings.
+/// Interval between two polls of idle rings; a client with much to write rings the doorbell.
 const NAP: Duration = Duration::from_millis(20);
-/// How often it is looked after clients that are gone.
+/// Interval between two checks for dead clients.
 const TEND: Duration = Duration::from_millis(200);
-/// What was granted and not used for so long is taken back.
+/// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Answers a request about shared memory.
 pub(crate) async fn serve(
     service: &Arc<Service>,
     job: &Membership,
     caller: &Caller,
     request: &Request,
 ) -> Answer {
-    // What is written without asking would pass a modelled device by.
+    if let Request::MapFile { token, offset, len, write } = *request {
+        let map_request =
+            mapping::MapRequest { token, span: Span::at(offset, len).ok_or(ErrorKind::TooLarge)?, write };
+        return mapping::serve(service, job, caller, map_request).await;
+    }
+    // Writes through shared memory would bypass a modelled device.
     let modelled = service.turns.rules().device.is_some();
-    // And it could not go past the buffer, nor would anybody see when a burst ends.
-    let routed = service.ways.are_open() || service.ways.follows_bursts();
+    // They could not be written directly, and the server could not detect the end of a burst.
+    let routed = service.direct.are_open() || service.direct.follows_bursts();
     if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
-        let text = "shared memory is for programs of the service's own user on its machine, if it is on";
+        let text = "shared memory is off, or the program is not one of the service's own user on its machine";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
     if let Request::Slab { ring, keep, least } = *request {
-        let granted = grant(service, job, caller, Asked { ring: RingId(ring), keep, least }).await;
+        let granted = grant(service, job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
         return granted.map(|slab| Reply::Slab(Box::new(slab)));
     }
     let entry = job.enter(service.turns.price(0), service.store.data().now())?;
@@ -53,42 +60,47 @@ pub(crate) async fn serve(
         return tokio::task::block_in_place(|| ring(service, caller, &token, wanted));
     }
     let (service, caller, job, request) = (service.clone(), caller.clone(), job.id(), request.clone());
-    // It may have to flush.
+    // These requests may have to flush.
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Ring { token, own, write } => {
             ring(&service, &caller, &token, Wanted { own: own.map(RingId), write, job })
         }
         Request::Map { token, ring, from } => map(&service, &caller, &token, RingId(ring), from),
-        other => Err(Error::new(ErrorKind::Protocol, format!("{other:?} is not about shared memory"))),
+        _ => Err(Error::new(ErrorKind::Protocol, "the request does not concern shared memory")),
     });
     done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
 }
 
-/// Who wants space, and how much at least.
+/// A request for a slab of at least `least` bytes.
 #[derive(Clone, Copy)]
-struct Asked {
+struct SlabRequest {
     ring: RingId,
     keep: u32,
     least: u32,
 }
 
 /// Grants a slab in a turn of its job, at the price of its bytes.
-async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Result<SlabGrant> {
+async fn grant(
+    service: &Arc<Service>,
+    job: &Membership,
+    caller: &Caller,
+    slab_request: SlabRequest,
+) -> Result<SlabGrant> {
     let data = service.store.data();
-    let len = data.next_slab(asked.ring, asked.least);
+    let len = data.next_slab(slab_request.ring, slab_request.least);
     let enter = |bytes: u32| job.enter(service.turns.price(bytes), data.now());
     let mut turn = Some(job.wait(enter(len)?).await?);
-    // A full buffer is waited for without the turn.
+    // Give the turn back while waiting for a full buffer.
     let rest = || {
         if let Some(mut turn) = turn.take() {
             turn.spare(u64::from(len));
         }
     };
-    let granted = space(service, job, caller, asked, len, rest).await;
+    let granted = space(service, job, caller, slab_request, len, rest).await;
     let bytes = granted.as_ref().map_or(0, |offer| offer.len);
     match turn {
         Some(mut turn) => turn.spare(u64::from(len - bytes.min(len))),
-        // It has what it waited for: should too many others wait for turns, it is not turned away.
+        // The request has its space: it is not refused if too many others wait for turns.
         None if bytes > 0 => {
             if let Ok(entry) = enter(bytes) {
                 drop(job.wait(entry).await);
@@ -97,7 +109,7 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
         None => {}
     }
     job.wrote(u64::from(bytes));
-    service.ways.came(data.now(), u64::from(bytes));
+    service.direct.came(data.now(), u64::from(bytes));
     let offer = granted?;
     Ok(SlabGrant {
         slab: offer.slab,
@@ -110,40 +122,44 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
     })
 }
 
-/// Space for a slab. Who needs it waits for it in the line of his job; who asks ahead does not.
+/// Space for a slab. A client that needs it now waits in its job's space queue; a request ahead of time does not wait.
 async fn space(
     service: &Service,
     job: &Membership,
     caller: &Caller,
-    asked: Asked,
+    slab_request: SlabRequest,
     len: u32,
     rest: impl FnMut(),
 ) -> Result<SlabOffer> {
     let (data, uid) = (service.store.data(), caller.who.uid);
-    let Asked { ring, keep, least } = asked;
+    let SlabRequest { ring, keep, least } = slab_request;
     let uncontested = service.is_uncontested();
     if uncontested && let Some(offer) = data.try_grant_slab(uid, ring, keep, len)? {
         return Ok(offer);
     }
-    // It may have to flush.
+    // This may have to flush.
     let look = || data.grant_slab(uid, ring, keep, len);
     match (least, uncontested) {
         (0, true) => tokio::task::block_in_place(look),
-        (0, false) => Err(Error::new(ErrorKind::NoSpace, "others wait for room: ask when it is needed")),
+        (0, false) => Err(Error::new(
+            ErrorKind::NoSpace,
+            "other writers wait for space: request a slab when it is needed",
+        )),
         _ => {
-            // Whoever finds none waits for room with his bytes, on a connection where nobody waits for him.
-            let full = || Error::new(ErrorKind::NoSpace, "too many wait for room on this connection");
+            // The client waits for space, on a connection where its other requests do not depend on this one.
+            let full =
+                || Error::new(ErrorKind::NoSpace, "too many requests wait for space on this connection");
             let _place = job.place().ok_or_else(full)?;
             let found = |offer: SlabOffer| {
                 let len = offer.len;
                 (offer, len)
             };
-            service.find_room(job.id(), rest, || look().map(found)).await
+            service.wait_for_space(job.id(), rest, || look().map(found)).await
         }
     }
 }
 
-/// What a ring is wanted for.
+/// The purpose of a ring.
 #[derive(Clone, Copy)]
 struct Wanted {
     own: Option<RingId>,
@@ -151,23 +167,23 @@ struct Wanted {
     job: JobId,
 }
 
-fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+pub(crate) fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
     service.claim(caller, token, need).map_err(|stop| match stop {
-        Stop::Failed(error) => error,
+        Blocked::Failed(error) => error,
         _ => Error::new(ErrorKind::Invalid, "another server has the file's inode"),
     })
 }
 
 fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> Answer {
-    // Nobody binds a ring anew whose client has given this up and goes on elsewhere.
-    let _pass = caller.fence.pass()?;
+    // A client that has abandoned this connection and continues on another one must not bind a ring through this one.
+    let _pass = caller.connection_epoch.pass()?;
     let Wanted { own, write, job } = wanted;
     let need = if write { Access::WRITE } else { Access::READ };
     let hold = claim(service, caller, token, need)?;
     let here = matches!(service.store.names().inode(token.file)?.body,
         Body::File { ref layout, .. } if layout.only() == Some(service.config.server));
     if !here {
-        return Err(Error::new(ErrorKind::Invalid, "the file's bytes do not all come here"));
+        return Err(Error::new(ErrorKind::Invalid, "other servers hold some of the file's bytes"));
     }
     if write {
         service.shed_set_id(caller, &hold)?;
@@ -176,7 +192,7 @@ fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> An
     Ok(Reply::Ring(Box::new(RingGrant {
         ring: offer.ring.0,
         path: bytes(offer.path),
-        bell: bytes(offer.bell),
+        doorbell: bytes(offer.doorbell),
         nonce: offer.nonce,
         binding: offer.binding,
         clock: offer.clock,
@@ -212,30 +228,38 @@ fn bytes(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_vec()
 }
 
-/// Hears rings for as long as the server lives: soon while something happens, else when somebody rings.
-pub(crate) fn attend(service: &Service) {
+/// Consumes rings until the server stops: frequently while they are busy, otherwise when a client rings the doorbell.
+pub(crate) fn poll_rings(service: &Service) {
     let (stopping, data) = (service.stopping(), service.store.data());
     let others = std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1);
     let mut tended = Instant::now();
+    let (mut consume_errors, mut size_errors, mut tidy_errors) =
+        (ErrorLimit::default(), ErrorLimit::default(), ErrorLimit::default());
     while !*stopping.borrow() {
-        match data.attend(others) {
-            // Whoever writes so fast would find his ring full before long.
+        match data.poll_rings(others) {
+            // Poll again at once: a client that writes this fast would soon find its ring full.
             Ok(Traffic::Heavy) => {}
-            Ok(Traffic::Light) => data.doze(TICK),
-            Ok(Traffic::None) => data.doze(NAP),
+            Ok(Traffic::Light) => data.wait_for_doorbell(TICK),
+            Ok(Traffic::None) => data.wait_for_doorbell(NAP),
             Err(error) => {
-                tracing::error!(%error, "what clients wrote could not be taken: it stays in their rings");
+                if let Some(held_back) = consume_errors.allows(Instant::now()) {
+                    tracing::error!(%error, held_back, "could not consume what clients wrote: it stays in their rings");
+                }
                 std::thread::sleep(TEND);
             }
         }
-        if let Err(error) = data.settle_heard() {
-            tracing::error!(%error, "a closed file could not be settled; the next start will do it");
+        if let Err(error) = data.persist_consumed_sizes()
+            && let Some(held_back) = size_errors.allows(Instant::now())
+        {
+            tracing::error!(%error, held_back, "could not persist the size of a closed file; recovery does it at the next start");
         }
         if tended.elapsed() >= TEND {
             tended = Instant::now();
             report(data.tend_rings(IDLE));
-            if let Err(error) = service.store.rest() {
-                tracing::error!(%error, "names that were changed could not be put in order");
+            if let Err(error) = service.store.rest()
+                && let Some(held_back) = tidy_errors.allows(Instant::now())
+            {
+                tracing::error!(%error, held_back, "the store could not do its deferred work");
             }
         }
     }
@@ -245,12 +269,12 @@ fn report(tended: Result<(usize, u64)>) {
     match tended {
         Ok((gone, refused)) => {
             if gone > 0 {
-                tracing::debug!(gone, "rings of clients that are gone were removed");
+                tracing::debug!(gone, "removed the rings of dead clients");
             }
             if refused > 0 {
-                tracing::warn!(refused, "records in rings were not as they should be, and were passed over");
+                tracing::warn!(refused, "skipped malformed records in rings");
             }
         }
-        Err(error) => tracing::error!(%error, "rings of clients that are gone could not be removed"),
+        Err(error) => tracing::error!(%error, "could not remove the rings of dead clients"),
     }
 }

@@ -1,35 +1,35 @@
-//! Which files are open, by anybody: they outlive their last name until the last hold on them is let go.
+//! The table of open files. An open file outlives its last name until its last hold is dropped.
 //!
-//! **Invariant**: whoever reads or changes the bytes of a file has a [`Hold`] on it, so that they are never
-//! removed under his hands; each file without a name is buried exactly once.
+//! **Invariant**: every reader or writer of a file's bytes has a [`Hold`] on it, so the bytes are never removed while
+//! they are in use; each file without a name is reaped exactly once.
 
-use forebay_model::{Error, ErrorKind, FileId, Result};
+use crate::per_user::{UserCounts, UserLimit};
+use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What happens when nobody has a file open any more.
-pub(crate) trait Afterwards: Send + Sync {
-    /// It still has a name.
+/// Called when the last hold on a file is dropped.
+pub(crate) trait AfterLastClose: Send + Sync {
+    /// The file still has a name.
     fn closed(&self, file: FileId);
 
-    /// It has none: nobody can ever reach it again. False if it will be gone only when [`Opens::buried`] is called.
-    fn bury(&self, file: FileId) -> bool;
+    /// The file has no name, so no client can reach it again. Returns false if [`Opens::reaped`] is called later.
+    fn reap(&self, file: FileId) -> bool;
 }
 
-/// Open files of all sessions.
 pub(crate) struct Opens {
     table: Mutex<Table>,
     limit: usize,
-    afterwards: Box<dyn Afterwards>,
+    afterwards: Box<dyn AfterLastClose>,
     retired: AtomicBool,
 }
 
-#[derive(Default)]
 struct Table {
     files: HashMap<FileId, Open>,
     total: usize,
+    users: UserCounts,
 }
 
 #[derive(Default)]
@@ -43,9 +43,9 @@ struct Open {
 enum State {
     #[default]
     Named,
-    /// No name is left.
+    /// The file has no name.
     Orphan,
-    /// It is being buried: nobody can hold it any more.
+    /// The file is being reaped and cannot be held any more.
     Dying,
 }
 
@@ -53,45 +53,68 @@ enum State {
 pub(crate) struct Hold {
     file: FileId,
     opens: Arc<Opens>,
-    /// Whether it takes one of the places of the limit.
+    /// Whether it counts towards the limit.
     counted: bool,
-    /// Whether the file may have set-id bits, which it loses when its bytes change. Shared by all who hold it.
+    /// The user who opened the file; `None` for the hold of a single request.
+    user: Option<Uid>,
+    /// Whether the file may have set-id bits, which a write clears. Shared by all holds.
     set_id: Arc<AtomicBool>,
 }
 
 impl Opens {
-    pub(crate) fn new(limit: usize, afterwards: Box<dyn Afterwards>) -> Arc<Opens> {
-        Arc::new(Opens { table: Mutex::default(), limit, afterwards, retired: AtomicBool::new(false) })
+    /// At most `limit` open files, and per user as `users` says.
+    pub(crate) fn new(limit: usize, users: UserLimit, afterwards: Box<dyn AfterLastClose>) -> Arc<Opens> {
+        let table = Table { files: HashMap::new(), total: 0, users: UserCounts::new(users) };
+        Arc::new(Opens { table: Mutex::new(table), limit, afterwards, retired: AtomicBool::new(false) })
     }
 
-    /// Holds a file. Whether it exists has to be asked afterwards: only then the answer stays true.
+    /// Holds a file for the duration of a request. Check its existence after this call: only then the result stays
+    /// valid.
     pub(crate) fn hold(self: &Arc<Opens>, file: FileId) -> Result<Hold> {
+        self.hold_for(file, None)
+    }
+
+    /// Holds a file for the user who opens it, until it is closed.
+    pub(crate) fn open(self: &Arc<Opens>, file: FileId, uid: Uid) -> Result<Hold> {
+        self.hold_for(file, Some(uid))
+    }
+
+    fn hold_for(self: &Arc<Opens>, file: FileId, user: Option<Uid>) -> Result<Hold> {
         let mut table = self.lock();
-        self.room(&table)?;
-        let open = table.files.entry(file).or_default();
+        self.check_total(&table)?;
+        let Table { files, users, .. } = &mut *table;
+        let open = files.entry(file).or_default();
         if open.state == State::Dying {
             return Err(Error::new(ErrorKind::Stale, format!("file {file} is gone")));
+        }
+        if let Some(Err(error)) = user.map(|uid| users.add(uid)) {
+            if open.count == 0 {
+                files.remove(&file);
+            }
+            return Err(error);
         }
         open.count += 1;
         let set_id = open.set_id.clone();
         table.total += 1;
-        Ok(Hold { file, opens: self.clone(), counted: true, set_id })
+        Ok(Hold { file, opens: self.clone(), counted: true, user, set_id })
     }
 
-    /// Fails if nothing more can be held.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        self.room(&self.lock())
+    /// Fails if this user cannot open another file.
+    pub(crate) fn check_room(&self, uid: Uid) -> Result<()> {
+        let table = self.lock();
+        self.check_total(&table)?;
+        table.users.check(uid)
     }
 
-    fn room(&self, table: &Table) -> Result<()> {
+    fn check_total(&self, table: &Table) -> Result<()> {
         if table.total < self.limit {
             return Ok(());
         }
-        let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
+        let text = format!("too many open files ({}): close some, or raise limits.opens", self.limit);
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// The file has lost its last name. It is buried now, or when the last hold on it is let go.
+    /// The file has lost its last name. It is reaped now, or when its last hold is dropped.
     pub(crate) fn orphaned(&self, file: FileId) {
         let last = {
             let mut table = self.lock();
@@ -100,13 +123,20 @@ impl Opens {
             open.count == 0
         };
         if last {
-            self.bury(file);
+            self.reap(file);
         }
     }
 
-    /// A file is about to lose its last name, and to be buried with it: nobody can hold it any more. Not if somebody does
-    /// already. [`Opens::buried`] follows in any case.
-    pub(crate) fn bury_at_once(&self, file: FileId) -> bool {
+    /// A held file is about to get a name; returns whether it had none.
+    pub(crate) fn named(&self, file: FileId) -> bool {
+        let mut table = self.lock();
+        let orphan = table.files.get_mut(&file).filter(|open| open.state == State::Orphan);
+        orphan.map(|open| open.state = State::Named).is_some()
+    }
+
+    /// Marks a file as being reaped together with the removal of its last name. Returns false if the file is held.
+    /// [`Opens::reaped`] must follow in any case.
+    pub(crate) fn reap_at_once(&self, file: FileId) -> bool {
         match self.lock().files.entry(file) {
             Entry::Vacant(place) => {
                 place.insert(Open { state: State::Dying, ..Open::default() });
@@ -116,45 +146,45 @@ impl Opens {
         }
     }
 
-    /// The file has been given a set-id bit. Whoever holds it from now on finds out by its mode.
+    /// The file got a set-id bit. Later holders learn it from the file's mode.
     pub(crate) fn has_set_id(&self, file: FileId) {
         if let Some(open) = self.lock().files.get(&file) {
             open.set_id.store(true, Ordering::SeqCst);
         }
     }
 
-    fn bury(&self, file: FileId) {
-        if self.afterwards.bury(file) {
-            self.buried(file);
+    fn reap(&self, file: FileId) {
+        if self.afterwards.reap(file) {
+            self.reaped(file);
         }
     }
 
-    /// A file is gone for good.
-    pub(crate) fn buried(&self, file: FileId) {
+    /// The file was removed.
+    pub(crate) fn reaped(&self, file: FileId) {
         self.lock().files.remove(&file);
     }
 
-    /// Whether anybody has a file open, or uses it just now.
+    /// Whether the file is open or in use by a request.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.lock().files.get(&file).is_some_and(|open| open.count > 0)
     }
 
-    /// Holds a file without a name for its unknown openers, outside the limit.
+    /// Holds a file without a name for clients that may re-assert it, outside the limit.
     pub(crate) fn hold_orphan(self: &Arc<Opens>, file: FileId) -> Hold {
         let mut table = self.lock();
         let open = table.files.entry(file).or_default();
         open.count += 1;
         open.state = State::Orphan;
         let set_id = open.set_id.clone();
-        Hold { file, opens: self.clone(), counted: false, set_id }
+        Hold { file, opens: self.clone(), counted: false, user: None, set_id }
     }
 
-    /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
+    /// The server stops: holds dropped from now on do not close files, because their clients will re-assert them.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
     }
 
-    /// How many holds there are.
+    /// Number of holds.
     pub(crate) fn count(&self) -> u64 {
         self.lock().total as u64
     }
@@ -165,7 +195,6 @@ impl Opens {
 }
 
 impl Hold {
-    /// Which file.
     pub(crate) fn file(&self) -> FileId {
         self.file
     }
@@ -175,7 +204,7 @@ impl Hold {
         self.set_id.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the file may have had a set-id bit; whoever asks takes it away.
+    /// Whether the file may have a set-id bit; the caller must clear it.
     pub(crate) fn take_set_id(&self) -> bool {
         self.set_id.load(Ordering::Relaxed) && self.set_id.swap(false, Ordering::SeqCst)
     }
@@ -187,7 +216,10 @@ impl Drop for Hold {
         let state = {
             let mut table = self.opens.lock();
             table.total -= usize::from(self.counted);
-            let open = table.files.get_mut(&self.file).expect("what is held is in the table");
+            if let Some(uid) = self.user {
+                table.users.remove(uid);
+            }
+            let open = table.files.get_mut(&self.file).expect("held files are in the table");
             open.count -= 1;
             if open.count > 0 {
                 return;
@@ -199,7 +231,7 @@ impl Drop for Hold {
             table.files.get(&self.file).map_or(State::Named, |open| open.state)
         };
         match state {
-            State::Dying => self.opens.bury(self.file),
+            State::Dying => self.opens.reap(self.file),
             _ if retired => {}
             _ => self.opens.afterwards.closed(self.file),
         }
@@ -209,8 +241,9 @@ impl Drop for Hold {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::per_user::tests::UNPRIVILEGED;
 
-    /// Writes down what happened.
+    /// Records calls.
     #[derive(Clone, Default)]
     pub(crate) struct Diary(Arc<Mutex<Vec<String>>>);
 
@@ -224,21 +257,21 @@ pub(crate) mod tests {
         }
     }
 
-    impl Afterwards for Diary {
+    impl AfterLastClose for Diary {
         fn closed(&self, file: FileId) {
             self.note("closed", file);
         }
 
-        fn bury(&self, file: FileId) -> bool {
-            self.note("buried", file);
+        fn reap(&self, file: FileId) -> bool {
+            self.note("reaped", file);
             true
         }
     }
 
     #[test]
-    fn the_last_hold_on_a_file_without_a_name_buries_it() {
+    fn last_hold_on_a_file_without_a_name_reaps_it() {
         let diary = Diary::default();
-        let opens = Opens::new(3, Box::new(diary.clone()));
+        let opens = Opens::new(3, UNPRIVILEGED, Box::new(diary.clone()));
         let file = FileId(9);
         let (one, two) = (opens.hold(file).unwrap(), opens.hold(file).unwrap());
         drop(one);
@@ -246,28 +279,50 @@ pub(crate) mod tests {
         drop(two);
         diary.check(&["closed 9"]);
         opens.orphaned(file);
-        diary.check(&["closed 9", "buried 9"]);
+        diary.check(&["closed 9", "reaped 9"]);
 
         let (one, two) = (opens.hold(FileId(7)).unwrap(), opens.hold(FileId(8)).unwrap());
         opens.orphaned(FileId(7));
         let three = opens.hold(FileId(7)).unwrap();
         assert_eq!(opens.hold(file).err().expect("refused").kind(), ErrorKind::Busy);
         drop((one, two));
-        diary.check(&["closed 9", "buried 9", "closed 8"]);
+        diary.check(&["closed 9", "reaped 9", "closed 8"]);
+        assert!(opens.named(FileId(7)) && !opens.named(FileId(7)));
+        opens.orphaned(FileId(7));
         drop(three);
         drop(opens.hold_orphan(FileId(6)));
-        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6"]);
+        diary.check(&["closed 9", "reaped 9", "closed 8", "reaped 7", "reaped 6"]);
         assert_eq!(opens.count(), 0);
         let held = opens.hold(FileId(4)).unwrap();
-        assert!(!opens.bury_at_once(FileId(4)));
+        assert!(!opens.reap_at_once(FileId(4)));
         drop(held);
-        assert!(opens.bury_at_once(FileId(4)) && opens.hold(FileId(4)).is_err());
-        opens.buried(FileId(4));
+        assert!(opens.reap_at_once(FileId(4)) && opens.hold(FileId(4)).is_err());
+        opens.reaped(FileId(4));
         drop(opens.hold(FileId(4)).unwrap());
-        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6", "closed 4", "closed 4"]);
+        diary.check(&["closed 9", "reaped 9", "closed 8", "reaped 7", "reaped 6", "closed 4", "closed 4"]);
         let last = opens.hold_orphan(FileId(5));
         opens.retire();
         drop(last);
-        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6", "closed 4", "closed 4"]);
+        diary.check(&["closed 9", "reaped 9", "closed 8", "reaped 7", "reaped 6", "closed 4", "closed 4"]);
+    }
+
+    #[test]
+    fn open_files_per_user_are_limited() {
+        let diary = Diary::default();
+        let users = UserLimit { what: "open files", key: "user_opens", most: 2, owner: Some(Uid(1)) };
+        let opens = Opens::new(9, users, Box::new(diary.clone()));
+        let held = [opens.open(FileId(5), Uid(7)).unwrap(), opens.open(FileId(5), Uid(7)).unwrap()];
+        let refused = opens.open(FileId(6), Uid(7)).err().expect("the third");
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(refused.to_string().contains("limits.user_opens"), "{refused}");
+        assert!(opens.check_room(Uid(7)).is_err() && opens.check_room(Uid(8)).is_ok());
+        assert!(!opens.is_held(FileId(6)) && opens.reap_at_once(FileId(6)), "the refused open left no entry");
+        opens.reaped(FileId(6));
+        drop((opens.hold(FileId(5)).unwrap(), opens.open(FileId(6), Uid(8)).unwrap()));
+        let owners: Vec<Hold> = (0..4).map(|_| opens.open(FileId(7), Uid(1)).unwrap()).collect();
+        drop(held);
+        assert!(opens.open(FileId(6), Uid(7)).is_ok());
+        drop(owners);
+        assert_eq!(opens.count(), 0);
     }
 }

@@ -1,8 +1,8 @@
-//! The pace of a transfer: turns are held only while bytes move.
+//! The pace of a transfer: a turn is held only while bytes move.
 //!
-//! A transfer that stands still for longer than the configured stall gives its turn back, and the one it has asked for
-//! ahead, and goes on without. So however many clients stop in mid-payload, others wait for them at most that long,
-//! once; what such a client still holds is its reservation, until that is voided.
+//! A transfer that stalls for longer than the configured time gives back its turn and the turn requested ahead, and
+//! continues without them. However many clients stop in mid-payload, others wait for them at most that long, once. Such
+//! a client holds only its reservation, until that is voided.
 
 use crate::turns::{Entry, Turn};
 use std::future::Future;
@@ -10,14 +10,14 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A turn that is given back when the transfer it covers stands still, or has moved its slice.
+/// A turn that is given back when its transfer stalls or has moved its slice.
 pub(crate) struct Pace {
     turn: Option<Turn>,
-    /// The turn for the next slice, asked for already.
+    /// The turn for the next slice, already requested.
     ahead: Option<Entry>,
     stall: Duration,
     deadline: Instant,
-    /// Bytes of the slice that have not moved.
+    /// Bytes of the slice that have not moved yet.
     left: u32,
 }
 
@@ -38,7 +38,7 @@ impl Pace {
         self.left
     }
 
-    /// The turn for the next slice, if it was asked for, and the transfer did not stand still since.
+    /// The turn for the next slice, if it was requested and the transfer has not stalled since.
     pub(crate) fn next(&mut self) -> Option<Entry> {
         self.ahead.take()
     }
@@ -49,7 +49,7 @@ impl Pace {
         }
     }
 
-    /// So many bytes have moved. The turn ends with its slice.
+    /// `bytes` bytes have moved. The turn ends with its slice.
     pub(crate) fn moved(&mut self, bytes: u32) {
         self.left = self.left.saturating_sub(bytes);
         if self.left == 0 {
@@ -57,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// The transfer cannot go on for now: the turn is given back, and the next slice needs another.
+    /// The transfer must pause: gives the turn back, and the next slice needs another one.
     pub(crate) fn rest(&mut self) {
         if let Some(turn) = &mut self.turn {
             turn.spare(u64::from(self.left));
@@ -66,7 +66,6 @@ impl Pace {
         self.forgo();
     }
 
-    /// Performs one step of the transfer; `None` if the deadline passed.
     pub(crate) async fn step<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         let mut step = pin!(step);
         if self.turn.is_some() {
@@ -82,7 +81,7 @@ impl Pace {
 
 impl Drop for Pace {
     fn drop(&mut self) {
-        // What was broken off is not paid for.
+        // Bytes that did not move are not charged.
         if let Some(turn) = &mut self.turn {
             turn.spare(u64::from(self.left));
         }
@@ -101,10 +100,10 @@ mod tests {
     const STALL: Duration = Duration::from_millis(20);
 
     #[tokio::test(start_paused = true)]
-    async fn a_transfer_that_stands_still_gives_its_turns_back() {
+    async fn stalled_transfer_gives_its_turns_back() {
         let turns = Turns::new(rules("size-fair", 1, 8));
         let mut turn = turns.take(JobId(1), OPERATION).await.unwrap();
-        let other = turns.enter(JobId(2), OPERATION).unwrap();
+        let other = turns.enter((JobId(2), forebay_model::Uid(5)), OPERATION).unwrap();
         let ahead = turns.ahead(&mut turn, OPERATION);
         assert!(ahead.is_some() && turns.waiting() == 2);
         let mut pace = Pace::new(turn, ahead, 1 << 20, STALL, Instant::now() + Duration::from_secs(30));
@@ -112,7 +111,7 @@ mod tests {
         assert_eq!(turns.running(), 1);
         assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));
         drop(other.turn().await.unwrap());
-        assert_eq!((turns.running(), turns.waiting()), (0, 0), "what it had asked for ahead went with it");
+        assert_eq!((turns.running(), turns.waiting()), (0, 0), "the turn requested ahead was given back too");
         assert!(pace.next().is_none());
         assert_eq!(pace.step(std::future::pending::<()>()).await, None, "the deadline ends it");
     }

@@ -1,6 +1,6 @@
-//! Who is at the other end of a Unix socket, as the kernel says.
+//! Credentials of the peer of a Unix socket, as reported by the kernel.
 //!
-//! The only unsafe code of this crate: no safe interface offers the groups of a peer.
+//! The only unsafe code of this crate: no safe interface provides the groups of a peer.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use forebay_model::{Gid, Identity, MAX_GROUPS, Uid};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The identity a peer had when it connected.
+/// The identity of a peer at the time it connected.
 pub(crate) fn identity(socket: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<Identity> {
     let groups = groups(socket)?.into_iter().filter(|&group| group != gid).map(Gid).collect();
     Ok(Identity { uid: Uid(uid), gid: Gid(gid), groups })
@@ -37,7 +37,7 @@ fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel said how much room it needs.
+        // The kernel returned the size it needs.
         let grows = needed > groups.len() && needed <= MAX_GROUPS;
         if error.raw_os_error() != Some(libc::ERANGE) || !grows {
             return Err(error);
@@ -53,7 +53,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_kernel_knows_this_process() {
+    fn kernel_reports_the_credentials_of_this_process() {
         let (near, _far) = UnixStream::pair().unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();

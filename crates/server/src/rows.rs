@@ -1,40 +1,47 @@
-//! Numbers that follow each other, for those who want to share something without knowing each other.
+//! Sequences of numbers, for processes that divide something among them without knowing each other.
 //!
-//! Processes of a job that place their files each take the next number of the job's row, wherever they run, and so each its
-//! own target.
+//! Processes of a job that place their files each take the next number of the job's sequence, wherever they run, and
+//! thus each a different target.
 //!
-//! **Deliberately absent**: durability. After a start all rows begin anew; whoever uses them must get on with that.
+//! **Deliberately absent**: durability. All sequences start anew with the server; users of them must cope with that.
 
 use forebay_model::Uid;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Most rows at once: then the one that was used least recently is forgotten.
+/// Maximum number of sequences; beyond it the least recently used one is removed.
 const ROWS: usize = 4096;
+/// Maximum number of sequences of one user; beyond it the user's least recently used one is removed.
+const ROWS_OF_USER: usize = 256;
 
-/// Rows of numbers.
 #[derive(Default)]
 pub(crate) struct Rows(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// By whose they are and what they are called: the next number, and when it was last asked for.
+    /// By user and name: the next number, and when it was last used.
     rows: BTreeMap<(Uid, u64), (u64, u64)>,
-    asked: u64,
+    used: u64,
 }
 
 impl Rows {
-    /// The next number of a row.
+    /// The next number of a sequence.
     pub(crate) fn next(&self, uid: Uid, row: u64) -> u64 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.asked += 1;
-        let asked = state.asked;
-        if state.rows.len() >= ROWS && !state.rows.contains_key(&(uid, row)) {
-            let oldest = state.rows.iter().min_by_key(|(_, (_, asked))| *asked).map(|(&key, _)| key);
+        state.used += 1;
+        let used = state.used;
+        let (own, all) = ((uid, 0)..=(uid, u64::MAX), (Uid(0), 0)..=(Uid(u32::MAX), u64::MAX));
+        let full = match state.rows.contains_key(&(uid, row)) {
+            true => None,
+            false if state.rows.range(own.clone()).count() >= ROWS_OF_USER => Some(own),
+            false => (state.rows.len() >= ROWS).then_some(all),
+        };
+        if let Some(range) = full {
+            let oldest = state.rows.range(range).min_by_key(|(_, (_, used))| *used).map(|(&key, _)| key);
             oldest.and_then(|key| state.rows.remove(&key));
         }
         let (next, last) = state.rows.entry((uid, row)).or_default();
-        *last = asked;
+        *last = used;
         *next += 1;
         *next - 1
     }
@@ -45,15 +52,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_counted_apart_and_the_oldest_is_forgotten() {
+    fn sequences_are_independent_and_the_oldest_is_evicted() {
         let rows = Rows::default();
         let next = |uid, row| rows.next(Uid(uid), row);
         assert_eq!([next(1, 7), next(1, 7), next(2, 7), next(1, 8), next(1, 7)], [0, 1, 0, 0, 2]);
         for row in 0..ROWS as u64 - 2 {
-            next(3, row);
+            next(100 + row as u32, row);
         }
         assert_eq!(next(1, 7), 3, "it was used after the one of user 2");
-        assert_eq!(next(2, 7), 0, "that is forgotten");
+        assert_eq!(next(2, 7), 0, "that was evicted");
         assert_eq!(rows.0.lock().unwrap().rows.len(), ROWS);
+    }
+
+    #[test]
+    fn user_with_many_sequences_evicts_only_its_own() {
+        let rows = Rows::default();
+        assert_eq!(rows.next(Uid(1), 7), 0);
+        for row in 0..2 * ROWS as u64 {
+            rows.next(Uid(2), row);
+        }
+        assert_eq!(rows.next(Uid(1), 7), 1);
+        assert_eq!(rows.0.lock().unwrap().rows.len(), 1 + ROWS_OF_USER);
     }
 }

@@ -1,89 +1,92 @@
-//! The life of a server: it opens its store, listens, serves, and leaves everything in order.
+//! Starts a server, runs it and shuts it down: opens the store, listens, serves, and stops cleanly.
 
+use crate::accept_limiter::{AcceptLimiter, Origin, Place};
+use crate::backing::FRESH;
+use crate::cluster::JoinState;
 use crate::config::{Config, Medium};
-use crate::drain::{self, Engine};
-use crate::hall::Hall;
+use crate::drain::{self, DrainEngine};
+use crate::error_limit::ErrorLimit;
+use crate::log_limit::about_peer;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
-use crate::several::Joining;
 use crate::transport::{Listener, Vouch};
 use crate::warm::{Warmth, warm};
-use crate::{circle, connection, memory, several};
+use crate::{cluster, connection, gossip, mapping, memory, sweep};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
 use forebay_store::{Root, Store, StoreConfig};
 use forebay_wire::Standing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 
-/// Fewest threads: calls of the metadata store are made in them, and one that stalls must not stop the others.
+/// Minimum number of threads. They make calls of the metadata store, and one stalled call must not block the others.
 const FEWEST_THREADS: usize = 4;
-/// How often the cleaner looks whether there is something to do.
+/// Interval at which the cleaner checks for work.
 const TIDY: Duration = Duration::from_millis(20);
-/// How long servers that start together may take to meet.
+/// How long servers that start together may take to join.
 const JOINING: Duration = Duration::from_secs(60);
-/// Between two looks whether they have.
+/// Interval between two checks whether they have joined.
 const GLANCE: Duration = Duration::from_millis(2);
-/// What an accept that failed waits before the next: most likely all descriptors are in use.
+/// Delay after a failed accept: most likely the process is out of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// Starts servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Server;
 
-/// Where a server can be reached.
+/// The addresses at which a server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Addresses {
     /// The path of its Unix socket.
     pub unix: PathBuf,
-    /// Its address on TCP, if it has one.
+    /// Its TCP address, if it has one.
     pub tcp: Option<SocketAddr>,
     /// The key file that TCP clients need.
     pub key: PathBuf,
 }
 
-/// A server that runs in this process, on threads of its own. Dropping it stops it and waits for its end.
+/// A server that runs in this process on its own threads. Dropping it stops it and waits for its end.
 pub struct Running {
     stopper: Stopper,
     addresses: Addresses,
     thread: Option<JoinHandle<Result<()>>>,
-    joining: Arc<Joining>,
+    join_state: Arc<JoinState>,
     members: Arc<Members>,
     warmth: Warmth,
 }
 
-/// Stops a server; can be given to whoever hears the signals.
+/// Stops a server; can be passed to a signal handler.
 #[derive(Clone)]
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
-    /// Tells the server to stop, and does not wait.
+    /// Requests the stop and returns without waiting.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Server {
-    /// Opens or makes the store, and serves it. Blocks until clients can connect, which
-    /// recovery may delay.
+    /// Opens or creates the store and serves it. Blocks until clients can connect, which recovery may delay.
     pub fn start(config: Config) -> Result<Running> {
         let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
         start(config, backend, None)
     }
 
-    /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve. One
-    /// whose store the others do not know stays out ([`Running::refusal`]), and they serve without it.
-    pub fn start_several(config: &Config, count: u16) -> Result<Vec<Running>> {
-        let mut configs = config.several(count);
-        // Whoever leaves the choice of a port to the system gets it before the list is made.
+    /// Starts `count` servers of one service in this process (see [`Config::cluster`]) and waits until they serve. A
+    /// server whose store the others do not recognize stays out ([`Running::refusal`]), and the others serve without
+    /// it.
+    pub fn start_cluster(config: &Config, count: u16) -> Result<Vec<Running>> {
+        let mut configs = config.cluster(count);
+        // Port 0 is resolved before the list of servers is made.
         let bind = |config: &Config| match config.tcp && config.listen.port() == 0 {
             true => std::net::TcpListener::bind(config.listen).map(Some),
             false => Ok(None),
@@ -99,7 +102,9 @@ impl Server {
             let list: Vec<_> = configs.iter().map(Config::member).collect();
             configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
         }
-        // One for all of them, so that they meet at its targets.
+        let stores = configs.iter().map(|config| Ok(store_config(config, &config.members()?)));
+        Store::demand_room(&stores.collect::<Result<Vec<_>>>()?)?;
+        // All servers share one back end and thus its targets.
         let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
         let mut running = Vec::new();
         for (config, listener) in configs.into_iter().zip(bound) {
@@ -112,7 +117,7 @@ impl Server {
                 Some((server.refusal().is_some(), error))
             })
             .collect();
-        // Those that stay out can be let in later, if there is anybody to let them in.
+        // Refused servers can be admitted later if at least one server runs.
         let goes_on = out.len() < running.len() && out.iter().all(|(refused, _)| *refused);
         match out.into_iter().next() {
             Some((_, error)) if !goes_on => Err(error),
@@ -120,7 +125,7 @@ impl Server {
         }
     }
 
-    /// The same, in front of a back end.
+    /// Like [`Server::start`], with the given back end.
     pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
         start(config, Some(backend), None)
     }
@@ -144,70 +149,72 @@ fn start(
         tracing::warn!("{note}");
     }
     let recovery = store.recovery();
-    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
+    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "opened the store");
     let members = Box::new(Fixed::new(members));
     let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(service.stopper());
-    let (joining, members) = (service.joining.clone(), service.members.members());
+    let (join_state, members) = (service.join_state.clone(), service.members.members());
     let warmth = service.warmth.clone();
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
         .spawn(move || run(&service, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
-        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread), joining, members, warmth }),
-        // It ended before it was ready, and knows why.
+        Ok(addresses) => {
+            Ok(Running { stopper, addresses, thread: Some(thread), join_state, members, warmth })
+        }
+        // The thread ended before it was ready; its result says why.
         Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
     }
 }
 
 impl Running {
-    /// Where clients find it.
+    /// The addresses at which it listens.
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Waits until it may serve: at once, unless its store is new and others have to be met first.
+    /// Waits until the server may serve: at once unless its store is new and must join other servers first.
     pub fn wait_until_joined(&self, patience: Duration) -> Result<()> {
         let begin = Instant::now();
         loop {
-            match self.joining.standing(&self.members) {
+            match self.join_state.standing(&self.members) {
                 Standing::Joined => return Ok(()),
                 Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
-                _ => return self.joining.demand(&self.members),
+                _ => return self.join_state.demand(&self.members),
             }
         }
     }
 
-    /// Whether its memory is ready for the first burst; it serves before that.
+    /// Whether its memory is prepared for the first burst. It serves before that.
     #[must_use]
     pub fn is_warm(&self) -> bool {
         self.warmth.is_reached()
     }
 
-    /// Why the others do not let it serve with the store it has, if they do not.
+    /// The reason why the other servers refuse its store, if they do.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
-        match self.joining.standing(&self.members) {
+        match self.join_state.standing(&self.members) {
             Standing::Refused(why) => Some(why),
             Standing::Joined | Standing::Waiting(_) => None,
         }
     }
 
-    /// Something that can stop it from elsewhere.
+    /// A handle that can stop the server from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Waits until somebody stops it, and it has left everything in order.
+    /// Waits until the server is stopped and has shut down cleanly.
     pub fn wait(mut self) -> Result<()> {
         self.thread.take().map_or(Ok(()), join)
     }
 
-    /// Stops it, and waits until it has left everything in order.
+    /// Stops the server and waits until it has shut down cleanly.
     pub fn shutdown(self) -> Result<()> {
         self.stopper.stop();
         self.wait()
@@ -218,7 +225,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();
         if let Some(Err(error)) = self.thread.take().map(join) {
-            tracing::error!(%error, "the server did not end in order");
+            tracing::error!(%error, "the server did not shut down cleanly");
         }
     }
 }
@@ -227,10 +234,10 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
 }
 
-/// Every connection and every file of a region takes a descriptor: a server uses as many as it may.
+/// Raises the limit of descriptors to its maximum: every connection and every region file takes one.
 fn more_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // Where that is refused, connections are refused a little earlier.
+    // If this fails, the server merely refuses connections a little earlier.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -249,7 +256,7 @@ fn store_config(config: &Config, members: &Members) -> StoreConfig {
     }
 }
 
-/// The server's own thread.
+/// Body of the server's main thread.
 fn run(
     service: &Arc<Service>,
     ready: &mpsc::Sender<Addresses>,
@@ -270,7 +277,7 @@ fn run(
     Ok(())
 }
 
-/// Ends what is still going on. What clients have open stays open: they will re-assert it.
+/// Stops all tasks. Files that clients have open stay open, because the clients re-assert them.
 fn end(service: &Service, runtime: Runtime) {
     service.stop();
     service.opens.retire();
@@ -283,11 +290,11 @@ async fn serve(
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
     let config = &service.config;
-    let mut listeners = vec![Listener::unix(&config.socket_path())?];
+    let mut listeners = vec![Listener::unix(&config.socket_path(), config.socket_mode())?];
     if config.tcp {
         listeners.push(match listener {
             Some(listener) => Listener::bound(listener)?,
-            None => Listener::tcp(config.listen).await?,
+            None => Listener::tcp(config.listen, config.transport).await?,
         });
     }
     let addresses = Addresses {
@@ -297,23 +304,25 @@ async fn serve(
     };
     let members = service.members.members();
     tracing::info!(?addresses, ?members, "serving");
-    // Whoever started the server may have lost interest; it serves all the same until it is stopped.
+    // The starting thread may be gone; the server still runs until it is stopped.
     let _ = ready.send(addresses);
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
     for listener in listeners {
-        let hall = Hall::new(config.limits.handshakes, config.limits.connections);
-        tokio::spawn(accept(service.clone(), listener, hall, alive.clone()));
+        tokio::spawn(accept(service.clone(), listener, AcceptLimiters::new(config), alive.clone()));
     }
-    tokio::spawn(sweep(service.clone()));
+    tokio::spawn(sweep::sweep(service.clone()));
+    tokio::spawn(end_expired(service.clone()));
     tokio::spawn(remember(service.clone()));
+    tokio::spawn(follow_root(service.clone()));
     connect(service);
-    Engine::start(service, &alive);
+    DrainEngine::start(service, &alive);
+    mapping::start(service)?;
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     if config.shared_memory {
         let listener = service.clone();
-        tokio::task::spawn_blocking(move || memory::attend(&listener));
+        tokio::task::spawn_blocking(move || memory::poll_rings(&listener));
     }
     let warmer = service.clone();
     tokio::task::spawn_blocking(move || warm(&warmer));
@@ -321,53 +330,101 @@ async fn serve(
     stopped(&mut service.stopping()).await;
     drop(alive);
     if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
-        tracing::warn!(after = ?config.times.farewell, "requests in progress were given up");
+        tracing::warn!(after = ?config.times.farewell, "abandoned requests in progress");
     }
     Ok(())
 }
 
-/// Begins what goes on between this server and others.
+/// Starts the tasks that communicate with other servers.
 fn connect(service: &Arc<Service>) {
-    let lines = service.lines.all();
-    if !lines.is_empty() {
-        tokio::spawn(circle::reckon(service.clone()));
+    let peer_clients = service.peer_clients.all();
+    if !peer_clients.is_empty() {
+        tokio::spawn(gossip::reckon(service.clone()));
     }
-    for (index, line) in lines.iter().enumerate() {
-        tokio::spawn(several::keep(service.clone(), line.clone()));
-        tokio::spawn(circle::converse(service.clone(), index));
-        if let Some(server) = line.member() {
-            tokio::spawn(several::beat(service.clone(), server));
+    for (index, peer_client) in peer_clients.iter().enumerate() {
+        tokio::spawn(cluster::keep(service.clone(), peer_client.clone()));
+        tokio::spawn(gossip::converse(service.clone(), index));
+        if let Some(server) = peer_client.member() {
+            tokio::spawn(cluster::beat(service.clone(), server));
             tokio::spawn(drain::converse(service.clone(), server));
         }
     }
     if !service.is_alone() {
-        tokio::spawn(several::outlive(service.clone()));
-        tokio::spawn(several::work(service.clone()));
-        tokio::spawn(several::settle_first(service.clone()));
+        tokio::spawn(cluster::outlive(service.clone()));
+        tokio::spawn(cluster::work(service.clone()));
+        tokio::spawn(cluster::settle_first(service.clone()));
     }
 }
 
-/// Lets peers in, as far as there is room for them.
+/// Limits on connections that have not authenticated. Connections from addresses of other servers count separately, so
+/// that other peers cannot crowd them out.
+struct AcceptLimiters {
+    all: Arc<AcceptLimiter>,
+    servers: Arc<AcceptLimiter>,
+    /// Addresses of other servers, once resolved. Excludes loopback addresses, which any local client has.
+    addresses: Arc<OnceLock<HashSet<Origin>>>,
+}
+
+impl AcceptLimiters {
+    fn new(config: &Config) -> AcceptLimiters {
+        let limits = config.limits;
+        let accept_limiter =
+            || AcceptLimiter::new(limits.handshakes, limits.connections, limits.address_handshakes);
+        let addresses = Arc::new(OnceLock::new());
+        let (hosts, found) = (config.other_hosts(), addresses.clone());
+        tokio::spawn(async move {
+            let mut all = HashSet::new();
+            for host in hosts {
+                // A server whose address does not resolve now is treated like any other peer.
+                let addresses = tokio::net::lookup_host(host).await.into_iter().flatten();
+                let striped = addresses.map(|address| address.ip()).filter(|address| !address.is_loopback());
+                all.extend(striped.map(Origin::address));
+            }
+            // Only this task sets it.
+            let _ = found.set(all);
+        });
+        AcceptLimiters { all: accept_limiter(), servers: accept_limiter(), addresses }
+    }
+
+    fn enter(&self, permit: OwnedSemaphorePermit, origin: Origin) -> Option<Place> {
+        if self.addresses.get().is_some_and(|servers| servers.contains(&origin))
+            && let Some(permit) = self.servers.try_permit()
+        {
+            return self.servers.enter(permit, origin);
+        }
+        self.all.enter(permit, origin)
+    }
+}
+
+/// The source of a connection: a user or an address.
+fn origin(vouch: &Vouch) -> Origin {
+    match vouch {
+        Vouch::Kernel(identity) => Origin::User(identity.uid.0),
+        Vouch::Key(address) => Origin::address(*address),
+    }
+}
+
+/// Accepts connections as far as the limits allow.
 async fn accept(
     service: Arc<Service>,
     listener: Listener,
-    hall: Arc<Hall>,
+    accept_limiters: AcceptLimiters,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
     let mut stopping = service.stopping();
     loop {
         let next = async {
-            let room = hall.room().await;
-            (listener.accept().await, room)
+            let permit = accept_limiters.all.permit().await;
+            (listener.accept().await, permit)
         };
-        let (accepted, room) = tokio::select! {
+        let (accepted, permit) = tokio::select! {
             next = next => next,
             () = stopped(&mut stopping) => return,
         };
         let transport = match accepted {
             Ok(transport) => transport,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "could not accept a connection");
                 sleep(AFTER_FAILURE).await;
                 continue;
             }
@@ -375,16 +432,13 @@ async fn accept(
         let vouch = match transport.vouch() {
             Ok(vouch) => vouch,
             Err(error) => {
-                tracing::debug!(%error, "a peer left before anything was known about it");
+                tracing::debug!(%error, "a peer disconnected before it was identified");
                 continue;
             }
         };
-        let user = match &vouch {
-            Vouch::Kernel(identity) => Some(identity.uid.0),
-            Vouch::Key => None,
-        };
-        let Some(place) = hall.enter(room, user) else {
-            tracing::info!(?user, "too many connections of one user wait to be let in: one was closed");
+        let origin = origin(&vouch);
+        let Some(place) = accept_limiters.enter(permit, origin) else {
+            about_peer!(service.log, ?origin, "too many unauthenticated connections: closed one");
             continue;
         };
         let (service, alive) = (service.clone(), alive.clone());
@@ -395,8 +449,8 @@ async fn accept(
     }
 }
 
-/// Waits for so long; false at once when the server ends, without a look at the clock, which may have stopped.
-async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
+/// Sleeps for `pause`; returns false at once when the server stops, without reading the clock, which may be paused.
+pub(crate) async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
     tokio::select! {
         biased;
         () = stopped(stopping) => false,
@@ -404,42 +458,62 @@ async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
     }
 }
 
-/// Ends silent sessions, and the time of grace after the start.
-async fn sweep(service: Arc<Service>) {
-    let silence = service.config.times.session;
-    let (mut in_grace, mut stopping) = (true, service.stopping());
-    let pause = (silence / 8).clamp(Duration::from_millis(10), Duration::from_secs(5));
-    while rested(&mut stopping, pause).await {
-        if in_grace && service.age() >= silence {
-            in_grace = false;
-            tokio::task::block_in_place(|| service.grace.end());
-        }
-        let ended = tokio::task::block_in_place(|| service.sessions.expire(service.age(), silence));
-        if ended > 0 {
-            tracing::info!(ended, "clients were silent for too long: their files are closed");
+/// Keeps mode and owner of the root directory equal to those of the back end's root. If the back end does not answer,
+/// the last known values stay.
+async fn follow_root(service: Arc<Service>) {
+    let (mut stopping, mut failed) = (service.stopping(), false);
+    while service.backing.is_some() && rested(&mut stopping, FRESH).await {
+        let follower = service.clone();
+        // On a blocking thread, so that a hanging back end delays no other task.
+        let followed = tokio::task::spawn_blocking(move || follower.follow_root()).await;
+        match followed {
+            Ok(Err(error)) if !failed => {
+                failed = true;
+                tracing::warn!(%error, "could not stat the back end's root: keeping its last known mode and owner");
+            }
+            Ok(followed) => failed = followed.is_err(),
+            // The task panicked, or the server is stopping.
+            Err(_) => return,
         }
     }
 }
 
-/// Writes down what jobs do, and tells of damage.
+/// Closes connections whose keys have expired.
+async fn end_expired(service: Arc<Service>) {
+    let mut stopping = service.stopping();
+    while rested(&mut stopping, Duration::from_millis(500)).await {
+        tokio::task::block_in_place(|| service.end_spent());
+    }
+}
+
+/// Stores the activity of jobs once a second and logs damage.
 async fn remember(service: Arc<Service>) {
     let mut stopping = service.stopping();
-    let mut told = 0;
+    let (mut logged, mut history_errors) = (0, ErrorLimit::default());
     while rested(&mut stopping, Duration::from_secs(1)).await {
-        for sentence in service.store.data().damage().iter().skip(told) {
-            tracing::error!("{sentence}");
-            told += 1;
+        for report in service.store.data().damage().iter().skip(logged) {
+            tracing::error!("{report}");
+            logged += 1;
+        }
+        let left_out = service.log.second();
+        if left_out > 0 {
+            tracing::warn!(
+                left_out,
+                "suppressed log lines about peers in the last second (limits.log_lines)"
+            );
         }
         service.jobs.second();
         let now = service.store.data().now();
         let note = || service.history.note(&service.jobs.all(now, &HashMap::new()), now);
-        if let Err(error) = tokio::task::block_in_place(note) {
-            tracing::warn!(%error, "what jobs did in the last second is not remembered");
+        if let Err(error) = tokio::task::block_in_place(note)
+            && let Some(held_back) = history_errors.allows(Instant::now())
+        {
+            tracing::warn!(%error, held_back, "could not store the job activity of the last second");
         }
     }
 }
 
-/// Keeps regions ready for the next burst.
+/// Keeps empty regions ready for the next burst.
 fn tidy(service: &Service) {
     let stopping = service.stopping();
     while !*stopping.borrow() {

@@ -1,110 +1,123 @@
-//! Everything the connections of a server share, and the introduction of policy, store and back end.
+//! State that all connections of a server share; connects the policy, the store and the back end.
 
-use crate::circle::Circle;
+use crate::answers::AnswerRoom;
+use crate::backing::{Backing, ReadCache};
+use crate::cluster::{
+    self, JoinState, Leases, LossReport, PeerClients, RetryContext, StripedFiles, is_striped,
+};
 use crate::config::{Config, Medium};
-use crate::desk::Desks;
-use crate::drain::Engine;
-use crate::fence::{Fence, Fences};
-use crate::grace::Grace;
+use crate::connection_epoch::{ConnectionEpoch, ConnectionEpochs};
+use crate::direct::DirectIo;
+use crate::drain::DrainEngine;
+use crate::gossip::Gossip;
 use crate::history::History;
 use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
+use crate::keys::Keys;
+use crate::log_limit::LogLimit;
+use crate::mapping::Mappings;
 use crate::members::Membership;
-use crate::opens::{Afterwards, Opens};
-use crate::route::Ways;
+use crate::opens::{AfterLastClose, Opens};
+use crate::orphans::OrphanGrace;
+use crate::per_user::{UserBounds, UserLimit};
+use crate::policy_store::PolicyStore;
 use crate::rows::Rows;
 use crate::session::{Session, Sessions};
-use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
-use crate::standing::Standing;
+use crate::shm_queue::ShmQueues;
+use crate::tokens::OpenTokens;
 use crate::turns::{Rules, Turns};
-use crate::union::{Near, Union};
 use crate::warm::Warmth;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
-use forebay_store::{Batch, Body, Extent, Store};
+use forebay_store::{Batch, Body, Extent, KeySpace, Store};
 use forebay_wire::Key;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 
-/// Flushes to a device that go on at the same time.
-const SYNCS: usize = 8;
-/// Kibibytes of appends to files of several servers that are in memory at the same time.
+/// KiB of appends to striped files that are in memory at the same time.
 const APPENDS: usize = 64 << 10;
-/// Where the metadata store keeps the key that seals tokens.
-const SEAL: &[u8] = b"k";
+/// Key in the metadata store of the secret that seals tokens.
+const SEAL: &[u8] = KeySpace::TokenSeal.prefix();
 
-/// A server, without its sockets.
+/// A server without its sockets.
 pub(crate) struct Service {
     pub(crate) config: Config,
     pub(crate) store: Arc<Store>,
-    /// What stands behind, if anything does.
-    pub(crate) union: Option<Arc<Union>>,
-    /// What brings data there.
-    pub(crate) drain: Option<Engine>,
-    /// What goes past the buffer.
-    pub(crate) ways: Ways,
+    /// The back end, if the configuration names one.
+    pub(crate) backing: Option<Arc<Backing>>,
+    /// Writes buffered data back to the back end.
+    pub(crate) drain: Option<DrainEngine>,
+    /// Direct I/O, which bypasses the buffer.
+    pub(crate) direct: DirectIo,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
-    pub(crate) circle: Circle,
-    pub(crate) standing: Standing,
-    pub(crate) lines: Lines,
-    pub(crate) joining: Arc<Joining>,
+    pub(crate) gossip: Gossip,
+    pub(crate) policy_store: PolicyStore,
+    pub(crate) peer_clients: PeerClients,
+    pub(crate) join_state: Arc<JoinState>,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) afar: Arc<Afar>,
-    /// What is known to be lost.
-    pub(crate) book: Book,
+    pub(crate) striped: Arc<StripedFiles>,
+    /// Files and ranges that are known to be lost.
+    pub(crate) book: LossReport,
     pub(crate) rows: Rows,
-    /// Places for what is carried out over several servers.
+    /// Files that clients have mapped.
+    pub(crate) mappings: Mappings,
+    /// Permits for tasks that involve several servers.
     pub(crate) tasks: Semaphore,
-    /// This very service, for those who have something done while they wait.
+    /// Weak reference to this service, for tasks that outlive a call.
     me: OnceLock<Weak<Service>>,
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
-    pub(crate) desks: Desks,
+    pub(crate) tokens: Arc<OpenTokens>,
+    pub(crate) shm_queues: ShmQueues,
     pub(crate) warmth: Warmth,
-    pub(crate) fences: Arc<Fences>,
+    pub(crate) connection_epochs: Arc<ConnectionEpochs>,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) grace: Grace,
+    pub(crate) grace: OrphanGrace,
     pub(crate) jobs: Jobs,
     pub(crate) history: History,
+    /// Limits the rate of log lines about peers.
+    pub(crate) log: Arc<LogLimit>,
     pub(crate) connections: Semaphore,
+    /// Limits on connections, requests and unsent answers of each user.
+    pub(crate) users: UserBounds,
     pub(crate) syncs: Semaphore,
     pub(crate) appends: Semaphore,
-    /// What proves a TCP client.
+    /// The service's own key. A client that holds it acts as the owner and for other users.
     pub(crate) key: KeyHolder,
-    /// What seals tokens.
+    pub(crate) keys: Arc<Keys>,
+    /// The secret that seals tokens.
     pub(crate) seal: Key,
-    /// Whom the server runs as: may act for anybody, as root may.
+    /// The user the server runs as. Like root, this user may act for other users.
     owner: Uid,
     /// How long it took to open the store.
     pub(crate) opening: Duration,
     stop: watch::Sender<bool>,
-    /// Whether clients are served.
+    /// Whether the server accepts client requests.
     open: watch::Sender<bool>,
     started: Instant,
-    /// When it began to serve, by the store's clock.
+    /// When the server started, by the store's clock.
     pub(crate) began: Stamp,
 }
 
-/// Who asks, in one request.
+/// The sender of one request.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    /// On whose behalf.
+    /// The user for whom the request is made.
     pub(crate) who: Identity,
-    /// The client.
     pub(crate) session: Arc<Session>,
-    /// The connection, which the client may have given up.
-    pub(crate) fence: Arc<Fence>,
+    /// The connection of the request; the client may have abandoned it.
+    pub(crate) connection_epoch: Arc<ConnectionEpoch>,
     /// Whether the connection belongs to root or the service's owner.
     pub(crate) privileged: bool,
-    /// Whether it comes from this machine.
+    /// Whether the connection comes from this machine.
     pub(crate) local: bool,
-    /// What other servers said for this request.
-    pub(crate) helps: Helps,
+    /// Results from other servers that this request needed.
+    pub(crate) retry_context: RetryContext,
 }
 
 impl Service {
@@ -117,58 +130,80 @@ impl Service {
         let limits = config.limits;
         let store = Arc::new(store);
         let lasting = config.medium == Medium::Disk;
-        let near = Near::new(config.store.clone(), store.data().usage().capacity / 4);
-        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone(), lasting, near)));
+        let read_cache = ReadCache::new(config.store.clone(), store.data().usage().capacity / 4);
+        let backing = backend.map(|backend| {
+            let kv = store.meta().clone();
+            Arc::new(Backing::new(backend, kv, lasting, read_cache, limits.backend_places))
+        });
         let list = members.members();
         let alone = list.is_single();
-        let joining = Arc::new(Joining::open(&store, config.server, &list)?);
+        let join_state = Arc::new(JoinState::open(&store, config.server, &list)?);
         let leases = Leases::new(config.times.lease);
-        several::check_homes(&store, &list)?;
+        cluster::check_homes(&store, &list)?;
         if list.namers().nth(1).is_some() {
             let leases = leases.clone();
             store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
         }
-        let afar = Arc::new(Afar::default());
-        let undertaker = Undertaker { store: store.clone(), union: union.clone(), afar: afar.clone(), alone };
-        let opens = Opens::new(limits.opens, Box::new(undertaker));
-        let lines = Lines::new(config.server, &list, &config.peers);
+        let striped = Arc::new(StripedFiles::default());
+        let orphan_reaper =
+            OrphanReaper { store: store.clone(), backing: backing.clone(), striped: striped.clone(), alone };
+        let owner = Uid(rustix::process::geteuid().as_raw());
+        store.data().bound_users(limits.user_space, owner);
+        let each = |what, key, most| UserLimit::new(what, key, most, owner);
+        let users = each("open files", "user_opens", limits.user_opens);
+        let opens = Opens::new(limits.opens, users, Box::new(orphan_reaper));
+        let peer_clients = PeerClients::new(config.server, &list, &config.peers);
         let key = key::open_or_create(&config.key_path())?;
-        let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
+        let keys = Arc::new(Keys::open(config.keys_path(), owner)?);
+        let grace = OrphanGrace::begin(&opens, store.names().orphans()?, store.names().first_id());
+        let tokens = Arc::new(OpenTokens::begin(store.take_keys()));
+        let log = Arc::new(LogLimit::new(limits.log_lines));
         let now = store.data().now();
-        let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
-        let turns = Turns::new(rules(&config, policy, &key::random()?));
-        let targets = union.as_ref().map_or(0, |union| union.ask(|backend| backend.targets().len()));
+        let (policy_store, policy, set) = PolicyStore::open(store.meta().clone(), &config.policy, now)?;
+        let users = each("requests that wait for their turn", "user_waiting", limits.user_waiting);
+        let turns = Turns::new(rules(&config, policy, users, &key::random()?));
+        let targets = backing.as_ref().map_or(0, |backing| backing.ask(|backend| backend.targets().len()));
         let mut service = Service {
             drain: None,
-            ways: Ways::new(config.route, targets)?,
+            direct: DirectIo::new(config.route, targets)?,
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
-            union,
+            keys,
+            backing,
             members,
-            circle: Circle::new(&config, &lines, set),
-            standing,
-            lines,
-            joining,
+            gossip: Gossip::new(&config, &peer_clients, set),
+            policy_store,
+            peer_clients,
+            join_state,
             leases,
-            afar,
-            book: Book::default(),
+            striped,
+            book: LossReport::default(),
             rows: Rows::default(),
-            tasks: Semaphore::new(several::TASKS),
+            mappings: Mappings::open(limits.user_mappings, owner)?,
+            tasks: Semaphore::new(cluster::TASKS),
             me: OnceLock::new(),
             alone,
-            sessions: Sessions::new(limits.sessions, limits.session_opens),
-            desks: Desks::default(),
+            sessions: Sessions::new(
+                limits.sessions,
+                each("sessions", "user_sessions", limits.user_sessions),
+                limits.session_opens,
+                tokens.clone(),
+            ),
+            tokens,
+            shm_queues: ShmQueues::default(),
             warmth: Warmth::default(),
-            fences: Arc::default(),
+            connection_epochs: Arc::default(),
             opens,
             grace,
-            jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone()),
+            jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone(), log.clone()),
+            log,
             turns,
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
-            syncs: Semaphore::new(SYNCS),
+            users: UserBounds::new(&limits, owner),
+            syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
-            owner: Uid(rustix::process::geteuid().as_raw()),
+            owner,
             stop: watch::Sender::new(false),
             open: watch::Sender::new(alone),
             opening,
@@ -177,28 +212,29 @@ impl Service {
             store,
             config,
         };
-        service.resume_behind()?;
+        service.resume_backing()?;
         let Config { drain, server, topology, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();
-        let engine =
-            |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, topology.clone(), union);
-        service.drain = service.union.as_ref().map(engine).transpose()?;
+        let engine = |backing: &Arc<Backing>| {
+            DrainEngine::new(drain.clone(), *server, servers, topology.clone(), backing)
+        };
+        service.drain = service.backing.as_ref().map(engine).transpose()?;
         Ok(service)
     }
 
-    /// The same, where it can be found again.
+    /// Wraps the service in an `Arc` that [`Service::me`] can find.
     pub(crate) fn share(self) -> Arc<Service> {
         let service = Arc::new(self);
         let _ = service.me.set(Arc::downgrade(&service));
         service
     }
 
-    /// This very service.
+    /// An `Arc` of this service; `None` while it is dropped.
     pub(crate) fn me(&self) -> Option<Arc<Service>> {
         self.me.get().and_then(Weak::upgrade)
     }
 
-    /// Whether this server has all names of its service.
+    /// Whether this server is the home of all names of its service.
     pub(crate) fn has_all_names(&self) -> bool {
         self.alone || self.members.members().homes() == Homes::First
     }
@@ -213,64 +249,87 @@ impl Service {
         self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::Directory)
     }
 
-    /// How long the server has been up: the clock of sessions.
+    /// The budget for unsent answers on a new connection of this user.
+    pub(crate) fn answer_room(&self, uid: Uid) -> AnswerRoom {
+        let most = usize::try_from(self.config.limits.connection_answers.0).unwrap_or(usize::MAX);
+        AnswerRoom::new(most, self.users.answers.of(uid), self.config.times.answer)
+    }
+
+    /// Time since the server started; the clock of sessions.
     pub(crate) fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether a peer may act for others.
+    /// Whether a peer may act for other users.
     pub(crate) fn trusts(&self, peer: &Identity) -> bool {
-        peer.is_root() || peer.uid == self.owner
+        self.trusts_user(peer.uid)
     }
 
-    /// What an earlier life had left open is settled: clients are served.
+    /// Whether a user may act for other users.
+    pub(crate) fn trusts_user(&self, uid: Uid) -> bool {
+        uid == Uid::ROOT || uid == self.owner
+    }
+
+    /// Refuses users other than the owner if the service is for its owner only. Root is always admitted: it can become
+    /// the owner with one call, so a refusal would protect nothing.
+    pub(crate) fn admit(&self, peer: &Identity) -> Result<()> {
+        if !self.config.owner_only || self.trusts(peer) {
+            return Ok(());
+        }
+        let text = format!(
+            "this service is for user {} only; user {} is refused: start a service of your own",
+            self.owner, peer.uid
+        );
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
+
+    /// Accepts client requests; recovery of the previous boot's open files is complete.
     pub(crate) fn open_doors(&self) {
         self.open.send_replace(true);
     }
 
-    /// Whether clients are served.
     pub(crate) fn serves(&self) -> bool {
         *self.open.borrow()
     }
 
-    /// Waits until clients are served.
+    /// Waits until the server accepts client requests.
     pub(crate) async fn serving(&self) {
         if !self.serves() {
-            // An error would mean that the service is gone.
+            // An error means that the service was dropped.
             let _ = self.open.subscribe().wait_for(|&open| open).await;
         }
     }
 
-    /// Ends the server: everything that waits is woken and goes.
+    /// Stops the server and wakes all waiters, which then return.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Something that can end the server, and does not keep it.
+    /// A handle that stops the server without keeping it alive.
     pub(crate) fn stopper(&self) -> watch::Sender<bool> {
         self.stop.clone()
     }
 
-    /// Waits for something, unless the server ends. For threads that may wait.
+    /// Waits for a future unless the server stops first. Blocks the thread.
     pub(crate) fn await_unless_it_ends<T>(&self, what: impl Future<Output = T>) -> Result<T> {
         tokio::runtime::Handle::current().block_on(async {
             let mut stopping = self.stopping();
             tokio::select! {
                 biased;
-                () = stopped(&mut stopping) => Err(Error::new(ErrorKind::Unreachable, "the server ends")),
+                () = stopped(&mut stopping) => Err(Error::new(ErrorKind::Unreachable, "the server is stopping")),
                 done = what => Ok(done),
             }
         })
     }
 
-    /// For those who want to know when the server ends.
+    /// A receiver that becomes true when the server stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
 }
 
-/// The rules of turns that a configuration asks for.
-fn rules(config: &Config, policy: Policy, seed: &[u8; 32]) -> Rules {
+/// The scheduler's rules from the configuration.
+fn rules(config: &Config, policy: Policy, users: UserLimit, seed: &[u8; 32]) -> Rules {
     let (seed, _) = seed.split_first_chunk::<8>().expect("32 bytes");
     Rules {
         policy,
@@ -279,23 +338,27 @@ fn rules(config: &Config, policy: Policy, seed: &[u8; 32]) -> Rules {
         tariff: Tariff { operation: Cost(config.operation_cost.0) },
         limit: config.limits.turns,
         most_waiting: config.limits.waiting,
+        users,
         seed: u64::from_le_bytes(*seed),
     }
 }
 
-/// Waits until the server ends. Safe to cancel.
+/// Waits until the server stops. Cancel-safe.
 pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error would mean that the service is gone, and with it the server.
+    // An error means that the service was dropped, so the server has stopped.
     let _ = stopping.wait_for(|&stops| stops).await;
 }
 
-/// The key that seals tokens: made once in the life of a store.
+/// The secret that seals tokens; created once per store.
 fn seal(store: &Store) -> Result<Key> {
     if let Some(bytes) = store.meta().get(SEAL)? {
         return match <[u8; 32]>::try_from(bytes) {
             Ok(bytes) => Ok(Key::new(bytes)),
             Err(bytes) => {
-                let text = format!("the store's seal has {} bytes instead of 32: it is damaged", bytes.len());
+                let text = format!(
+                    "the store's token secret has {} bytes instead of 32: the store is damaged",
+                    bytes.len()
+                );
                 Err(Error::new(ErrorKind::BadStore, text))
             }
         };
@@ -308,16 +371,16 @@ fn seal(store: &Store) -> Result<Key> {
     Ok(Key::new(bytes))
 }
 
-/// Settles files after their last close, and removes those without a name.
-struct Undertaker {
+/// Persists the sizes of files after their last close, and removes files without a name.
+struct OrphanReaper {
     store: Arc<Store>,
-    union: Option<Arc<Union>>,
-    afar: Arc<Afar>,
+    backing: Option<Arc<Backing>>,
+    striped: Arc<StripedFiles>,
     alone: bool,
 }
 
-impl Undertaker {
-    /// Whether other servers have to be asked about a file first.
+impl OrphanReaper {
+    /// Whether other servers must act before a file can be closed or removed.
     fn concerns_others(&self, file: FileId, about: impl FnOnce(&Extent) -> bool) -> bool {
         if self.alone {
             return false;
@@ -329,30 +392,31 @@ impl Undertaker {
     }
 }
 
-impl Afterwards for Undertaker {
+impl AfterLastClose for OrphanReaper {
     fn closed(&self, file: FileId) {
-        if let Err(error) = self.store.data().settle_soon(file) {
-            tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
+        if let Err(error) = self.store.data().persist_size_soon(file) {
+            tracing::error!(%file, %error, "could not persist the size of a closed file; recovery does it at the next start");
         }
-        if self.concerns_others(file, |extent| is_afar(extent) && extent.is_open()) {
-            self.afar.settle_later(file);
+        if self.concerns_others(file, |extent| is_striped(extent) && extent.is_open()) {
+            self.striped.persist_size_later(file);
         }
     }
 
-    fn bury(&self, file: FileId) -> bool {
-        if self.concerns_others(file, is_afar) {
-            self.afar.bury_later(file);
+    fn reap(&self, file: FileId) -> bool {
+        if self.concerns_others(file, is_striped) {
+            self.striped.reap_later(file);
             return false;
         }
-        let bury = || {
-            let mut batch = self.store.names().bury(file)?;
-            if let Some(union) = &self.union {
-                union.bury(file, &mut batch)?;
-            }
-            self.store.data().delete(file, batch)
-        };
-        if let Err(error) = bury() {
-            tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
+        // The back end may be slow, so no lock is held during the call.
+        let missing_in_backing = self.backing.as_ref().map_or(Ok(()), |backing| backing.remove_private(file));
+        let reaped = missing_in_backing.and_then(|()| {
+            self.store.names().reap(file, |mut batch| {
+                self.backing.iter().for_each(|backing| backing.reap(file, &mut batch));
+                self.store.data().delete(file, batch)
+            })
+        });
+        if let Err(error) = reaped {
+            tracing::error!(%file, %error, "could not remove a file without a name; recovery does it at the next start");
         }
         true
     }

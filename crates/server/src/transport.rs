@@ -1,33 +1,58 @@
-//! Ways in: each gives a stream of bytes in both directions, and says who vouches for the peer.
+//! Transports: each provides a byte stream in both directions and a way to authenticate the peer.
 
+use crate::config::TransportSettings;
 use crate::peer;
 use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_wire::Security;
+use rustix::net::RecvFlags;
 use std::fs::Permissions;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use std::pin::Pin;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, tcp, unix};
 
-/// What comes from a peer.
-pub(crate) type Reading = Box<dyn AsyncRead + Send + Sync + Unpin>;
-/// What goes to a peer.
+/// The receiving half.
+pub(crate) type Reading = Box<dyn Incoming>;
+/// The sending half.
 pub(crate) type Writing = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+
+/// The half of a connection that is read from.
+pub(crate) trait Incoming: AsyncRead + Send + Sync + Unpin {
+    /// A second descriptor of the socket, by which the server ends the connection of a revoked key.
+    fn cutter(&self) -> io::Result<Option<OwnedFd>>;
+}
+
+impl Incoming for tcp::OwnedReadHalf {
+    fn cutter(&self) -> io::Result<Option<OwnedFd>> {
+        let stream: &TcpStream = self.as_ref();
+        stream.as_fd().try_clone_to_owned().map(Some)
+    }
+}
+
+impl Incoming for unix::OwnedReadHalf {
+    fn cutter(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+}
 
 /// How the server learns who a peer is. MUNGE will be a third way.
 pub(crate) enum Vouch {
-    /// The kernel knows.
+    /// The kernel reports the peer's credentials.
     Kernel(Identity),
-    /// The peer has to prove that it holds the key.
-    Key,
+    /// The peer at this address must prove that it holds a key.
+    Key(IpAddr),
 }
 
-/// A connection, before anything was said on it.
-pub(crate) trait Transport: Send {
-    /// Who vouches for the peer.
+/// A new connection.
+pub(crate) trait Transport: Send + Sync {
     fn vouch(&self) -> io::Result<Vouch>;
+
+    /// Waits until the peer has sent something or disconnected. Reads nothing.
+    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>>;
 
     /// The two directions.
     fn split(self: Box<Self>) -> (Reading, Writing);
@@ -36,7 +61,11 @@ pub(crate) trait Transport: Send {
 impl Transport for TcpStream {
     fn vouch(&self) -> io::Result<Vouch> {
         self.set_nodelay(true)?;
-        Ok(Vouch::Key)
+        Ok(Vouch::Key(self.peer_addr()?.ip()))
+    }
+
+    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(self.async_io(Interest::READABLE, move || peek(self)))
     }
 
     fn split(self: Box<Self>) -> (Reading, Writing) {
@@ -51,37 +80,46 @@ impl Transport for UnixStream {
         peer::identity(self.as_fd(), cred.uid(), cred.gid()).map(Vouch::Kernel)
     }
 
+    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(self.async_io(Interest::READABLE, move || peek(self)))
+    }
+
     fn split(self: Box<Self>) -> (Reading, Writing) {
         let (reading, writing) = self.into_split();
         (Box::new(reading), Box::new(writing))
     }
 }
 
-/// A place where clients can come in.
+/// Checks whether bytes have arrived or the peer has disconnected; the bytes stay in the socket.
+fn peek(socket: impl AsFd) -> io::Result<()> {
+    rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// A listening socket.
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Held to be removed at the end.
+        /// Removes the socket file on drop.
         _file: SocketFile,
     },
 }
 
-/// A socket's file, removed with its listener.
+/// A socket file that is removed with its listener.
 pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already, which is all that was wanted.
+        // The file may have been removed already, which is fine.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Listener {
-    /// Listens on TCP.
-    pub(crate) async fn tcp(address: SocketAddr) -> Result<Listener> {
-        if !address.ip().is_loopback() {
-            tracing::warn!(%address, "listening for other machines: bytes travel there unencrypted");
+    pub(crate) async fn tcp(address: SocketAddr, settings: TransportSettings) -> Result<Listener> {
+        if !address.ip().is_loopback() && settings.security.is_some_and(|least| least < Security::Encrypt) {
+            tracing::warn!(%address, "listening for remote clients that may connect without encryption");
         }
         match TcpListener::bind(address).await {
             Ok(listener) => Ok(Listener::Tcp(listener)),
@@ -93,15 +131,16 @@ impl Listener {
         }
     }
 
-    /// Listens where somebody listens already.
+    /// Uses a socket that is already bound.
     pub(crate) fn bound(listener: std::net::TcpListener) -> Result<Listener> {
         let made = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
         made.map(Listener::Tcp)
             .map_err(|error| Error::new(ErrorKind::Unreachable, format!("cannot listen: {error}")))
     }
 
-    /// Listens on a Unix socket that everybody may connect to: the kernel says who they are.
-    pub(crate) fn unix(path: &Path) -> Result<Listener> {
+    /// Listens on a Unix socket with this mode. The kernel reports who connects. For a service of one user, the service
+    /// itself also refuses other users, since the file has a different mode until it is set.
+    pub(crate) fn unix(path: &Path, mode: u32) -> Result<Listener> {
         clear(path)?;
         let about = |error: io::Error| {
             let text =
@@ -110,11 +149,11 @@ impl Listener {
         };
         let listener = UnixListener::bind(path).map_err(about)?;
         let _file = SocketFile(path.to_owned());
-        std::fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(about)?;
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(about)?;
         Ok(Listener::Unix { listener, _file })
     }
 
-    /// The address on TCP, with the port that was really taken.
+    /// The TCP address with the actual port.
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().ok(),
@@ -122,7 +161,7 @@ impl Listener {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Box<dyn Transport>> {
         match self {
             Listener::Tcp(listener) => Ok(Box::new(listener.accept().await?.0)),
@@ -131,7 +170,7 @@ impl Listener {
     }
 }
 
-/// Removes the socket of a server that is gone, and nothing else.
+/// Removes the socket of a server that no longer runs, and no other file.
 fn clear(path: &Path) -> Result<()> {
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
     let shown = path.display();
@@ -153,17 +192,23 @@ fn clear(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
+    impl Incoming for tokio::io::ReadHalf<tokio::io::DuplexStream> {
+        fn cutter(&self) -> io::Result<Option<OwnedFd>> {
+            Ok(None)
+        }
+    }
+
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    async fn stale_socket_is_replaced_and_a_live_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let listener = Listener::unix(&path).unwrap();
-        assert_eq!(Listener::unix(&path).err().expect("refused").kind(), ErrorKind::Busy);
+        let listener = Listener::unix(&path, 0o666).unwrap();
+        assert_eq!(Listener::unix(&path, 0o666).err().expect("refused").kind(), ErrorKind::Busy);
         drop(listener);
         assert!(!path.exists());
         std::fs::write(&path, "precious").unwrap();
-        assert_eq!(Listener::unix(&path).err().expect("refused").kind(), ErrorKind::Exists);
+        assert_eq!(Listener::unix(&path, 0o666).err().expect("refused").kind(), ErrorKind::Exists);
         assert!(path.exists());
     }
 }

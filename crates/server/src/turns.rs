@@ -1,15 +1,15 @@
-//! Turns: every request waits for one before it uses the store, and whose it is, is decided by policy.
+//! Turns: every request waits for one before it uses the store, and the policy decides which request is next.
 //!
-//! A turn covers the grant of space and the transfer, because the transfer is what is shared between jobs. Large
-//! requests take a turn for every slice, so that none holds the device while others wait; each is asked for while the
-//! one before it is still used (see [`Turns::ahead`]), because a job with one large request under way would otherwise
-//! look idle after every slice, and be passed over. And a turn is held only while bytes move: see
-//! [`Pace`](crate::pace::Pace).
+//! A turn covers the grant of space and the transfer, because jobs share the transfer. Large requests take a turn for
+//! every slice, so that none holds the device while others wait. Each turn is requested while the previous one is still
+//! in use (see [`Turns::ahead`]); otherwise a job with one large request in progress would look idle after every slice
+//! and be passed over. A turn is held only while bytes move: see [`Pace`](crate::pace::Pace).
 //!
-//! What was really done is what a job is charged for: see [`Turn::spare`].
+//! A job is charged for what was actually done: see [`Turn::spare`].
 
 use crate::device::Device;
-use forebay_model::{Bytes, Error, ErrorKind, Job, JobId, Result};
+use crate::per_user::{UserCounts, UserLimit};
+use forebay_model::{Bytes, Error, ErrorKind, Job, JobId, Result, Uid};
 use forebay_policy::share::{Discipline, Policy, Rate, Tariff};
 use forebay_policy::{Cost, Next, Scheduler, Tick, Ticket};
 use std::collections::HashMap;
@@ -18,41 +18,42 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Most bytes that move in one turn.
+/// Maximum bytes that move in one turn.
 const SLICE: u32 = 1 << 20;
-/// Fewest, on a slow device …
+/// Minimum bytes per turn, on a slow device …
 const THIN: u32 = 64 << 10;
-/// … which is to be asked about so many times a second whose turn it is.
+/// … for which the scheduler should decide this many times a second.
 const DECISIONS: u64 = 200;
-/// What a device is believed to do where nobody says: for the schedulers that plan with it.
+/// Assumed rate of an unspecified device, for schedulers that need one.
 const USUAL_RATE: u64 = 1 << 30;
 
-/// How turns are handed out.
+/// How turns are scheduled.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    /// Who gets how much.
     pub(crate) policy: Policy,
-    /// Who sees to it.
+    /// The scheduler that enforces the policy.
     pub(crate) discipline: Discipline,
-    /// What a modelled device does in a second.
+    /// Bytes per second of a modelled device.
     pub(crate) device: Option<Bytes>,
-    /// What an operation costs besides its bytes.
+    /// The cost of an operation in addition to its bytes.
     pub(crate) tariff: Tariff,
-    /// Most turns at once.
+    /// Maximum number of concurrent turns.
     pub(crate) limit: usize,
-    /// Most requests that wait.
+    /// Maximum number of waiting requests.
     pub(crate) most_waiting: usize,
-    /// For schedulers that draw lots.
+    /// Maximum number of waiting requests per user.
+    pub(crate) users: UserLimit,
+    /// For randomized schedulers.
     pub(crate) seed: u64,
 }
 
 impl Rules {
-    /// What the device is believed to do in a second.
+    /// Assumed bytes per second of the device.
     pub(crate) fn rate(&self) -> u64 {
         self.device.map_or(USUAL_RATE, |rate| rate.0)
     }
 
-    /// Most bytes that move in one turn.
+    /// Maximum bytes that move in one turn.
     fn slice(&self) -> u32 {
         let fits = self.device.map_or(u64::from(SLICE), |rate| rate.0 / DECISIONS);
         u32::try_from(fits).unwrap_or(SLICE).clamp(THIN, SLICE) & !4095
@@ -63,59 +64,63 @@ impl Rules {
     }
 }
 
-/// Hands out turns.
+/// Schedules turns.
 pub(crate) struct Turns {
     state: Mutex<State>,
     rules: Rules,
-    /// The moment ticks are counted from.
-    born: Instant,
+    /// Ticks are counted from this moment.
+    start: Instant,
 }
 
 struct State {
     scheduler: Box<dyn Scheduler>,
     policy: Policy,
-    /// Whom the scheduler knows: told again to the next one when the policy becomes, or ceases to be, `fifo`.
+    /// Jobs known to the scheduler; a new scheduler gets them when the policy changes to or from `fifo`.
     jobs: HashMap<JobId, Job>,
     device: Option<Device>,
     waiters: HashMap<Ticket, Waiter>,
+    /// Waiting requests per user.
+    users: UserCounts,
     running: usize,
     tickets: u64,
-    /// When somebody will ask again because nobody may go before.
+    /// When the scheduler is polled again because no request may start before.
     alarm: Option<Tick>,
 }
 
 struct Waiter {
-    tell: oneshot::Sender<Turn>,
+    notify: oneshot::Sender<Turn>,
     job: JobId,
+    uid: Uid,
     cost: Cost,
     since: Tick,
-    /// The place of the turn before it, where that is of the same request.
+    /// The slot of the preceding turn of the same request.
     place: Option<Weak<Place>>,
 }
 
-/// One of the places for turns, where two turns of a request may share it: the later one is not another transfer.
+/// A slot for a turn. Two consecutive turns of one request may share it, because they are one transfer.
 struct Place;
 
-/// The right to use the store; given back when dropped.
+/// The right to use the store; returned on drop.
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     job: JobId,
-    asked: Cost,
+    uid: Uid,
+    requested: Cost,
     actual: Cost,
     waited: Duration,
-    /// Set where the turn after it may share its place.
+    /// Set if the next turn may share its slot.
     place: Option<Arc<Place>>,
-    /// Whether its end gives the place to the next; not where a loop does that already.
+    /// Whether dropping it starts the next turn; false if a loop does that already.
     passes: bool,
 }
 
 impl Turn {
-    /// How long it was waited for.
+    /// How long the request waited for it.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// So much less was done than was asked for.
+    /// `bytes` fewer were moved than requested.
     pub(crate) fn spare(&mut self, bytes: u64) {
         self.actual = Cost(self.actual.0.saturating_sub(bytes));
     }
@@ -126,15 +131,15 @@ impl Turn {
     }
 }
 
-/// What one gets who asks for a turn.
+/// The result of a request for a turn.
 pub(crate) enum Entry {
-    /// It is his turn.
+    /// The turn begins now.
     Now(Turn),
-    /// It will be.
+    /// The turn begins later.
     Later(Promised),
 }
 
-/// A turn to come. Whoever drops it pays nothing, also if it has just come.
+/// A future turn. Dropping it costs nothing, even if the turn has just begun.
 pub(crate) struct Promised(oneshot::Receiver<Turn>);
 
 impl Drop for Promised {
@@ -147,7 +152,6 @@ impl Drop for Promised {
 }
 
 impl Entry {
-    /// Waits for the turn.
     pub(crate) async fn turn(self) -> Result<Turn> {
         match self {
             Entry::Now(turn) => Ok(turn),
@@ -155,7 +159,7 @@ impl Entry {
         }
     }
 
-    /// The turn is not wanted any more.
+    /// The turn is no longer needed.
     pub(crate) fn forgo(self) {
         match self {
             Entry::Now(turn) => turn.forgo(),
@@ -165,7 +169,6 @@ impl Entry {
 }
 
 impl Turns {
-    /// Turns by these rules.
     pub(crate) fn new(rules: Rules) -> Arc<Turns> {
         let state = State {
             scheduler: rules.scheduler(&rules.policy),
@@ -173,19 +176,20 @@ impl Turns {
             jobs: HashMap::new(),
             device: rules.device.map(Device::new),
             waiters: HashMap::new(),
+            users: UserCounts::new(rules.users),
             running: 0,
             tickets: 0,
             alarm: None,
         };
-        Arc::new(Turns { state: Mutex::new(state), rules, born: Instant::now() })
+        Arc::new(Turns { state: Mutex::new(state), rules, start: Instant::now() })
     }
 
-    /// The rules it began with; the policy may be another by now.
+    /// The initial rules; the policy may have changed since.
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// A job has come, or is described anew.
+    /// Adds a job, or updates its description.
     pub(crate) fn join(&self, job: &Job) -> Result<()> {
         let mut state = self.lock();
         state.scheduler.join(job)?;
@@ -193,19 +197,19 @@ impl Turns {
         Ok(())
     }
 
-    /// A job has gone.
+    /// Removes a job.
     pub(crate) fn leave(&self, job: JobId) {
         let mut state = self.lock();
         state.jobs.remove(&job);
         state.scheduler.leave(job);
     }
 
-    /// The policy that is followed.
+    /// The current policy.
     pub(crate) fn policy(&self) -> Policy {
         self.lock().policy.clone()
     }
 
-    /// Follows another policy from now on; what waits goes on waiting, under the new one.
+    /// Changes the policy; waiting requests keep waiting under the new one.
     pub(crate) fn set_policy(self: &Arc<Turns>, policy: &Policy) {
         let mut state = self.lock();
         if state.policy.is_fifo() == policy.is_fifo() {
@@ -213,7 +217,7 @@ impl Turns {
         } else {
             let mut next = self.rules.scheduler(policy);
             for job in state.jobs.values() {
-                // It knew them all; should one not fit now, it shares with strangers.
+                // The previous scheduler knew them all; a job that does not fit shares with unknown ones.
                 let _ = next.join(job);
             }
             for request in state.scheduler.take_all() {
@@ -226,47 +230,51 @@ impl Turns {
         self.pass_on();
     }
 
-    /// Shares of this server as the servers have agreed; none: the policy's own.
+    /// Sets the shares of this server that the servers agreed on; if empty, the policy's own apply.
     pub(crate) fn assign(&self, shares: &[(JobId, f64)]) {
         self.lock().scheduler.assign(shares);
     }
 
-    /// Most bytes that move in one turn.
+    /// Maximum bytes that move in one turn.
     pub(crate) fn slice(&self) -> u32 {
         self.rules.slice()
     }
 
-    /// The price of an operation that moves so many bytes.
+    /// The price of an operation that moves `bytes` bytes.
     pub(crate) fn price(&self, bytes: u32) -> Cost {
         self.rules.tariff.of(Bytes(u64::from(bytes)))
     }
 
-    /// Asks for a turn; refused when too many wait already.
-    pub(crate) fn enter(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Entry> {
-        self.ask(self.lock(), job, cost, None)
+    /// Requests a turn; refused if too many requests wait, in total or of this user.
+    pub(crate) fn enter(self: &Arc<Turns>, (job, uid): (JobId, Uid), cost: Cost) -> Result<Entry> {
+        self.enqueue(self.lock(), (job, uid), cost, None)
     }
 
-    /// Asks for the turn after this one, for the same request; nothing where nobody could be preferred.
+    /// Requests the next turn for the same request; `None` if no other request could be preferred.
     pub(crate) fn ahead(self: &Arc<Turns>, turn: &mut Turn, cost: Cost) -> Option<Entry> {
         let state = self.lock();
         if state.waiters.is_empty() && state.device.is_none() {
             return None;
         }
         let place = turn.place.get_or_insert_with(|| Arc::new(Place));
-        // Where there is no room to wait now, there may be when this one has ended.
-        self.ask(state, turn.job, cost, Some(Arc::downgrade(place))).ok()
+        // If the queue is full now, there may be space when this turn ends.
+        self.enqueue(state, (turn.job, turn.uid), cost, Some(Arc::downgrade(place))).ok()
     }
 
-    fn ask(
+    fn enqueue(
         self: &Arc<Turns>,
         mut state: MutexGuard<'_, State>,
-        job: JobId,
+        (job, uid): (JobId, Uid),
         cost: Cost,
         place: Option<Weak<Place>>,
     ) -> Result<Entry> {
         if state.scheduler.waiting() >= self.rules.most_waiting {
-            let text = format!("{} requests wait for their turn already: try again", self.rules.most_waiting);
+            let text =
+                format!("too many requests ({}) wait for their turn: try again", self.rules.most_waiting);
             return Err(Error::new(ErrorKind::Busy, text));
+        }
+        if !state.waiters.is_empty() {
+            state.users.check(uid)?;
         }
         let now = self.now();
         state.tickets += 1;
@@ -278,47 +286,48 @@ impl Turns {
             }
             match self.pick(&mut state, now) {
                 Next::Turn(next) => {
-                    assert_eq!(next, ticket, "who waits alone is next");
+                    assert_eq!(next, ticket, "a single waiter is next");
                     let place = state.begin(now, cost, place.as_ref());
-                    return Ok(Entry::Now(self.turn(job, cost, Tick(0), place)));
+                    return Ok(Entry::Now(self.turn((job, uid), cost, Tick(0), place)));
                 }
-                Next::NotBefore(then) => self.ask_again(&mut state, then),
-                Next::Nobody => {}
+                Next::NotBefore(then) => self.set_alarm(&mut state, then),
+                Next::Idle => {}
             }
         }
-        let (tell, soon) = oneshot::channel();
-        state.waiters.insert(ticket, Waiter { tell, job, cost, since: now, place });
+        let (notify, soon) = oneshot::channel();
+        state.users.add(uid).expect("a user without waiters, or one that was checked");
+        state.waiters.insert(ticket, Waiter { notify, job, uid, cost, since: now, place });
         let free = state.running < self.rules.limit;
         drop(state);
         if free {
-            // Others wait although there is room: they may not go yet, but this one may.
+            // Other requests wait although a slot is free: they may not start yet, but this one may.
             self.pass_on();
         }
         Ok(Entry::Later(Promised(soon)))
     }
 
-    /// How many requests wait.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> u64 {
         self.lock().scheduler.waiting() as u64
     }
 
-    /// Who is next, if there is room for anybody.
+    /// The next request, if a slot is free.
     fn pick(&self, state: &mut State, now: Tick) -> Next {
         if state.running >= self.rules.limit {
-            return Next::Nobody;
+            return Next::Idle;
         }
         if let Some(then) = state.device.and_then(|device| device.busy(now)) {
             return Next::NotBefore(then);
         }
         let next = state.scheduler.next(now);
         if let (Next::NotBefore(then), Some(device)) = (next, &mut state.device) {
-            // It stands idle because nobody is let.
+            // The device is idle because no request may start.
             device.want(then);
         }
         next
     }
 
-    /// Gives free places to those whose turn it is.
+    /// Starts waiting requests in free slots.
     fn pass_on(self: &Arc<Turns>) {
         loop {
             let (waiter, turn) = {
@@ -329,36 +338,43 @@ impl Turns {
                 let now = self.now();
                 let ticket = match self.pick(&mut state, now) {
                     Next::Turn(ticket) => ticket,
-                    Next::NotBefore(then) => return self.ask_again(&mut state, then),
-                    Next::Nobody => return,
+                    Next::NotBefore(then) => return self.set_alarm(&mut state, then),
+                    Next::Idle => return,
                 };
-                let waiter = state.waiters.remove(&ticket).expect("who waits is in the table");
+                let waiter = state.waiters.remove(&ticket).expect("waiters are in the table");
+                state.users.remove(waiter.uid);
                 let place = state.begin(now, waiter.cost, waiter.place.as_ref());
-                let turn = self.turn(waiter.job, waiter.cost, now.since(waiter.since), place);
+                let turn = self.turn((waiter.job, waiter.uid), waiter.cost, now.since(waiter.since), place);
                 (waiter, turn)
             };
-            // Who has gone away meanwhile leaves the place to the next, in this loop, and pays nothing.
-            if let Err(mut turn) = waiter.tell.send(turn) {
+            // If the waiter is gone, this loop gives the slot to the next one, and the job pays nothing.
+            if let Err(mut turn) = waiter.notify.send(turn) {
                 turn.passes = false;
                 turn.forgo();
             }
         }
     }
 
-    fn turn(self: &Arc<Turns>, job: JobId, cost: Cost, waited: Tick, place: Option<Arc<Place>>) -> Turn {
+    fn turn(
+        self: &Arc<Turns>,
+        (job, uid): (JobId, Uid),
+        cost: Cost,
+        waited: Tick,
+        place: Option<Arc<Place>>,
+    ) -> Turn {
         let waited = Duration::from_nanos(waited.0);
-        Turn { turns: self.clone(), job, asked: cost, actual: cost, waited, place, passes: true }
+        Turn { turns: self.clone(), job, uid, requested: cost, actual: cost, waited, place, passes: true }
     }
 
-    /// Sees to it that somebody asks again at `then`, unless somebody will earlier.
-    fn ask_again(self: &Arc<Turns>, state: &mut State, then: Tick) {
+    /// Polls the scheduler again at `then`, unless an earlier poll is due.
+    fn set_alarm(self: &Arc<Turns>, state: &mut State, then: Tick) {
         if state.alarm.is_some_and(|alarm| alarm <= then) {
             return;
         }
         state.alarm = Some(then);
         let turns = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep_until(turns.born + Duration::from_nanos(then.0)).await;
+            tokio::time::sleep_until(turns.start + Duration::from_nanos(then.0)).await;
             {
                 let mut state = turns.lock();
                 if state.alarm == Some(then) {
@@ -369,9 +385,9 @@ impl Turns {
         });
     }
 
-    /// The time since it began.
+    /// Time since the start.
     pub(crate) fn now(&self) -> Tick {
-        Tick(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Tick(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -380,7 +396,7 @@ impl Turns {
 }
 
 impl State {
-    /// Begins a turn: in the place of the one before it, if that is still held.
+    /// Begins a turn, in the slot of the preceding turn if that is still held.
     fn begin(&mut self, now: Tick, cost: Cost, place: Option<&Weak<Place>>) -> Option<Arc<Place>> {
         if let Some(device) = &mut self.device {
             device.occupy(now, cost);
@@ -395,12 +411,12 @@ impl Drop for Turn {
     fn drop(&mut self) {
         {
             let mut state = self.turns.lock();
-            // Under the lock, so that the next turn either shares the place or finds it free.
+            // Under the lock, so that the next turn either shares the slot or finds it free.
             let ends = self.place.take().is_none_or(|place| Arc::into_inner(place).is_some());
             state.running -= usize::from(ends);
-            state.scheduler.done(self.job, self.asked, self.actual);
+            state.scheduler.done(self.job, self.requested, self.actual);
             if let Some(device) = &mut state.device {
-                device.give_back(Cost(self.asked.0.saturating_sub(self.actual.0)));
+                device.give_back(Cost(self.requested.0.saturating_sub(self.actual.0)));
             }
         }
         if self.passes {
@@ -412,6 +428,7 @@ impl Drop for Turn {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::per_user::tests::UNPRIVILEGED;
     use forebay_policy::OPERATION;
 
     pub(crate) fn rules(policy: &str, limit: usize, most_waiting: usize) -> Rules {
@@ -422,6 +439,7 @@ pub(crate) mod tests {
             tariff: Tariff::default(),
             limit,
             most_waiting,
+            users: UNPRIVILEGED,
             seed: 1,
         }
     }
@@ -440,19 +458,22 @@ pub(crate) mod tests {
         }
 
         pub(crate) async fn take(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Turn> {
-            self.enter(job, cost)?.turn().await
+            self.enter((job, Uid(5)), cost)?.turn().await
         }
     }
 
     #[tokio::test]
-    async fn turns_are_passed_on_in_order_and_the_queue_is_bounded() {
+    async fn turns_are_given_in_order_and_the_queue_is_bounded() {
         let turns = Turns::new(rules("fifo", 2, 3));
         let first = turns.take(JobId(1), OPERATION).await.unwrap();
         let second = turns.take(JobId(1), OPERATION).await.unwrap();
-        let mut queue: Vec<_> = (0..3).map(|_| turns.enter(JobId(2), OPERATION).unwrap()).collect();
+        let mut queue: Vec<_> = (0..3).map(|_| turns.enter((JobId(2), Uid(5)), OPERATION).unwrap()).collect();
         assert_eq!(turns.waiting(), 3);
-        assert_eq!(turns.enter(JobId(3), OPERATION).err().expect("refused").kind(), ErrorKind::Busy);
-        // The first in the queue loses interest: its place goes to the next.
+        assert_eq!(
+            turns.enter((JobId(3), Uid(5)), OPERATION).err().expect("refused").kind(),
+            ErrorKind::Busy
+        );
+        // The first request in the queue is dropped; its slot goes to the next.
         drop(queue.remove(0));
         drop(first);
         assert_eq!(turns.waiting(), 1);
@@ -462,15 +483,15 @@ pub(crate) mod tests {
         assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
     }
 
-    /// Serves two jobs that always wait, on a modelled device, and says how many of the turns were the first one's.
+    /// Serves two jobs that always wait, on a modelled device, and returns the first job's number of turns.
     async fn served(turns: &Arc<Turns>, rounds: u32) -> u32 {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (notify, mut finished) = tokio::sync::mpsc::unbounded_channel();
         for id in [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2] {
-            let (turns, tell) = (turns.clone(), tell.clone());
+            let (turns, notify) = (turns.clone(), notify.clone());
             tokio::spawn(async move {
                 while let Ok(turn) = turns.take(JobId(id), Cost(1000)).await {
                     drop(turn);
-                    if tell.send(id).is_err() {
+                    if notify.send(id).is_err() {
                         return;
                     }
                 }
@@ -478,13 +499,13 @@ pub(crate) mod tests {
         }
         let mut first = 0;
         for _ in 0..rounds {
-            first += u32::from(told.recv().await == Some(1));
+            first += u32::from(finished.recv().await == Some(1));
         }
         first
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_modelled_device_is_shared_by_policy_and_the_policy_can_change() {
+    async fn modelled_device_is_shared_by_policy_and_policy_can_change() {
         let turns = Turns::new(Rules { device: Some(Bytes(100_000)), ..rules("size-fair", 16, 64) });
         turns.join(&job(1, 4)).unwrap();
         turns.join(&job(2, 1)).unwrap();
@@ -493,7 +514,7 @@ pub(crate) mod tests {
         assert!((398..=402).contains(&first), "{first} of 500 turns for the job of 4 nodes");
         let rate = 500_000.0 / begin.elapsed().as_secs_f64();
         assert!((98_000.0..=102_000.0).contains(&rate), "a second of the device holds {rate}");
-        // Those of the round before have one more turn each.
+        // Each request of the previous round has one more turn.
         for (policy, low, high) in [("job-fair", 244, 256), ("fifo", 240, 260), ("size-fair", 392, 408)] {
             turns.set_policy(&policy.parse().unwrap());
             let first = served(&turns, 500).await;
@@ -502,29 +523,50 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_that_vanished_pays_nothing() {
+    async fn dropped_request_costs_its_job_nothing() {
         let turns = Turns::new(Rules { device: Some(Bytes(1_000)), ..rules("job-fair", 1, 64) });
         let held = turns.take(JobId(1), Cost(1)).await.unwrap();
-        let gone: Vec<_> = (0..5).map(|_| turns.enter(JobId(2), Cost(1_000_000)).unwrap()).collect();
-        let stays = turns.enter(JobId(3), Cost(1)).unwrap();
+        let gone: Vec<_> =
+            (0..5).map(|_| turns.enter((JobId(2), Uid(5)), Cost(1_000_000)).unwrap()).collect();
+        let stays = turns.enter((JobId(3), Uid(5)), Cost(1)).unwrap();
         drop(gone);
         let begin = Instant::now();
         drop(held);
         stays.turn().await.unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(1), "the device did nothing for who is gone");
+        assert!(begin.elapsed() < Duration::from_secs(1), "the device did no work for a dropped request");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_may_not_begin_yet_is_given_when_it_may() {
-        // Planned with the usual rate, a bucket is empty after the first request.
+    async fn delayed_turn_is_given_when_it_may_begin() {
+        // With the default rate, the token bucket is empty after the first request.
         let turns = Turns::new(Rules { discipline: Discipline::Tbf, ..rules("job-fair", 4, 8) });
         let start = Instant::now();
-        let mut entries: Vec<_> = (0..3).map(|_| turns.enter(JobId(1), Cost(USUAL_RATE)).unwrap()).collect();
+        let mut entries: Vec<_> =
+            (0..3).map(|_| turns.enter((JobId(1), Uid(5)), Cost(USUAL_RATE)).unwrap()).collect();
         for secs in 1..=3 {
             let turn = entries.remove(0).turn().await.unwrap();
             assert_eq!(start.elapsed().as_millis().div_ceil(1_000), secs, "a request a second");
             drop(turn);
         }
         assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn waiting_requests_per_user_are_limited() {
+        let users =
+            UserLimit { what: "requests that wait", key: "user_waiting", most: 2, owner: Some(Uid(1)) };
+        let turns = Turns::new(Rules { users, ..rules("job-fair", 1, 9) });
+        let enter = |uid| turns.enter((JobId(u64::from(uid)), Uid(uid)), OPERATION);
+        let held = enter(5).unwrap().turn().await.unwrap();
+        let mut waiting: Vec<Entry> = (0..2).map(|_| enter(5).unwrap()).collect();
+        let refused = enter(5).err().expect("the third");
+        assert!(refused.kind() == ErrorKind::Busy && refused.to_string().contains("limits.user_waiting"));
+        waiting.extend([6, 1, 1, 1].map(|uid| enter(uid).unwrap()));
+        drop(held);
+        for entry in waiting {
+            entry.turn().await.unwrap();
+        }
+        assert_eq!((turns.waiting(), turns.lock().users.of(Uid(5))), (0, 0));
+        assert!(enter(5).is_ok());
     }
 }

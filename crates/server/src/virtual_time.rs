@@ -1,5 +1,5 @@
-//! Turns before a modelled device in virtual time: the code that serves, on a clock that stands still while anybody
-//! has something to do. What is lost or waited for here is lost by the code, not by the machine.
+//! Turns on a modelled device in virtual time: the production code, on a clock that stands still while any task can
+//! run. Lost time and waits in these tests come from the code, not from the machine.
 
 use crate::pace::Pace;
 use crate::turns::Turns;
@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 const RATE: u64 = 64 << 20;
 const STALL: Duration = Duration::from_millis(20);
 
-/// What jobs do, and what they were served.
+/// The jobs' requests, and the bytes they were served.
 struct World {
     turns: Arc<Turns>,
     served: [AtomicU64; 3],
     begin: Instant,
-    /// What it takes to move a slice to or from a client.
+    /// Time to move a slice to or from a client.
     moving: Duration,
 }
 
@@ -46,7 +46,7 @@ impl World {
             let cost = if left == bytes { self.turns.price(slice) } else { Cost(u64::from(slice)) };
             let entry = match next.take() {
                 Some(entry) => entry,
-                None => self.turns.enter(JobId(id), cost).unwrap(),
+                None => self.turns.enter((JobId(id), forebay_model::Uid(5)), cost).unwrap(),
             };
             let mut turn = entry.turn().await.unwrap();
             left -= slice;
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// A job that sends requests over so many streams, from one moment to another.
+    /// A job that sends requests over `streams` streams within a time span.
     fn busy(self: &Arc<World>, crew: &mut JoinSet<()>, id: u64, streams: u32, bytes: u32, span: [u64; 2]) {
         let [from, to] = span.map(|ms| self.begin + Duration::from_millis(ms));
         for _ in 0..streams {
@@ -75,16 +75,16 @@ impl World {
     }
 }
 
-/// The scenario of the paper's Fig. 8: what all jobs are served while a second one joins and leaves.
+/// The scenario of the paper's Fig. 8: the bytes served to all jobs while a second one joins and leaves.
 #[tokio::test(start_paused = true)]
-async fn no_time_of_the_device_is_lost_between_turns_by_any_scheduler() {
+async fn no_scheduler_loses_device_time_between_turns() {
     for (discipline, least) in [
         (Discipline::Fifo, 0.999),
         (Discipline::Stride, 0.999),
         (Discipline::Tokens, 0.999),
         (Discipline::Draws, 0.999),
         (Discipline::Tbf, 0.99),
-        // What the interval before a leave had planned for who left is nobody's.
+        // The interval before a leave plans time for the job that left; that time is lost.
         (Discipline::Gift, 0.96),
     ] {
         let world = World::new(discipline, [4, 1], 1);
@@ -98,7 +98,7 @@ async fn no_time_of_the_device_is_lost_between_turns_by_any_scheduler() {
     }
 }
 
-/// What a program does: so many requests on each stream, each followed by a pause in milliseconds.
+/// A program: a number of requests on each stream, each followed by a pause in milliseconds.
 struct Burst {
     streams: u32,
     requests: u32,
@@ -106,8 +106,8 @@ struct Burst {
     pause: u64,
 }
 
-/// The program of the paper's Fig. 13, beside a job on one node that always has 32 requests waiting: how much later it
-/// ends than alone, in seconds, and how long it took then.
+/// The program of the paper's Fig. 13, beside a job on one node that always has 32 requests waiting: its delay compared
+/// to running alone, and its run time alone, in seconds.
 async fn later(burst: Burst, moving: u64) -> (f64, f64) {
     let Burst { streams, requests, bytes, pause } = burst;
     let mut took = [0.0; 2];
@@ -135,10 +135,10 @@ async fn later(burst: Burst, moving: u64) -> (f64, f64) {
     (took[1] - took[0], took[0])
 }
 
-/// It may be slower by the share that it loses and, for every time that it comes back, a slice that has begun; also
-/// where its clients take longer to move a slice than the device does.
+/// It may lose the other job's share and, for every burst, a slice that has begun; also if its clients take longer to
+/// move a slice than the device does.
 #[tokio::test(start_paused = true)]
-async fn a_bursty_program_loses_the_others_share_and_a_slice_a_burst() {
+async fn bursty_program_loses_the_other_share_and_a_slice_per_burst() {
     for (moving, streams, requests, bytes, pause) in [
         (1, 1, 24, 4 << 20, 50),
         (8, 1, 24, 4 << 20, 50),
@@ -152,7 +152,8 @@ async fn a_bursty_program_loses_the_others_share_and_a_slice_a_burst() {
         let slice = f64::from(World::new(Discipline::Fifo, [1, 1], 1).turns.slice()) / RATE as f64;
         let moved = f64::from(bytes) * f64::from(streams * requests) / RATE as f64;
         let bursts = if pause == 0 { 1 } else { requests };
-        // Timers know milliseconds; and the last slice moves when its turn has come, not when the device has done it.
+        // Timers have a resolution of milliseconds; and the last slice moves when its turn begins, not when the device
+        // has finished it.
         let bound = moved / 16.0 + f64::from(bursts) * (slice + 0.001) + moving as f64 / 1e3;
         let story = format!("{streams} streams of {bytes}, {moving} ms a slice, {alone:.3} s alone");
         assert!(lost <= bound, "{story}: {lost:.3} s lost, {bound:.3} s allowed");

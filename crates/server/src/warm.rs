@@ -1,4 +1,4 @@
-//! Memory is made ready for the first burst while clients are served already, with what they leave of the processors.
+//! Prepares the memory of the regions for the first burst, at low priority while the server already serves clients.
 
 use crate::service::Service;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Instant;
 
-/// Gives way to whoever serves somebody. Not to everybody: who maps something waits until a page is there.
+/// Nice value: yields to threads that serve clients. Not lower, because a client that maps a region may wait for a
+/// page.
 const NICE: i32 = 10;
 
-/// Whether everything is ready.
+/// Whether all regions are prepared.
 #[derive(Clone, Default)]
 pub(crate) struct Warmth(Arc<AtomicBool>);
 
@@ -19,13 +20,13 @@ impl Warmth {
     }
 }
 
-/// Returns when it is done, or the server ends.
+/// Returns when all regions are prepared or the server stops.
 pub(crate) fn warm(service: &Service) {
     std::thread::scope(|scope| {
         let thread = Builder::new().name("forebay-warm".to_owned());
-        // A thread of its own: there is no way back to more.
+        // On a separate thread, because lowering the priority cannot be undone.
         let given_way = thread.spawn_scoped(scope, || {
-            // Where it is refused nothing but time is lost.
+            // If this fails, the thread merely competes with others.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             touch(service);
         });
@@ -40,6 +41,6 @@ fn touch(service: &Service) {
     service.store.data().warm(&|| *stopping.borrow());
     if !*stopping.borrow() {
         service.warmth.0.store(true, Ordering::Release);
-        tracing::debug!(took = ?begin.elapsed(), "the regions are warm");
+        tracing::debug!(took = ?begin.elapsed(), "prefaulted the regions");
     }
 }

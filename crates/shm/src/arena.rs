@@ -1,4 +1,4 @@
-//! A mapped file whose bytes are handed out once per generation.
+//! A mapped file whose bytes are granted once per generation.
 
 use crate::map::Map;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Numbers arenas, so that a ticket opens only its own.
+/// Numbers the arenas, so that a ticket opens only its own arena.
 static ARENAS: AtomicU64 = AtomicU64::new(0);
 
 /// A mapped file, filled from the front.
 pub struct Arena {
     number: u64,
     map: Map,
-    /// The first byte never granted in this generation. Its lock also orders grants against resets.
+    /// The first byte not yet granted in this generation. Its lock also orders grants against resets.
     next: Mutex<u32>,
     /// Generation in the upper half, number of grants and views in the lower.
     hold: AtomicU64,
@@ -42,7 +42,7 @@ impl Arena {
         }))
     }
 
-    /// How many bytes it has.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.map.len() as u32
@@ -54,13 +54,13 @@ impl Arena {
         false
     }
 
-    /// Makes all its memory present, so that nobody waits for that when a byte is first touched. Only for files
-    /// that live in memory: on a disk it would read everything, and dirty it.
+    /// Faults in all pages, so that the first write does not wait for them. Only for files in memory: on a disk this
+    /// would read and dirty the whole file.
     pub fn populate(&self) -> io::Result<()> {
         self.map.populate()
     }
 
-    /// The present generation.
+    /// The current generation.
     #[must_use]
     pub fn generation(&self) -> u32 {
         generation_of(self.hold.load(Ordering::Acquire))
@@ -72,13 +72,13 @@ impl Arena {
         holders_of(self.hold.load(Ordering::Acquire)) != 0
     }
 
-    /// How many bytes were never granted in this generation.
+    /// Number of bytes not yet granted in this generation.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.len() - *self.cursor()
     }
 
-    /// Grants the next bytes to one writer: as many as asked for, or what is left, or `None` when full.
+    /// Grants the next `len` bytes to one writer, or the remaining bytes if fewer are left. `None` when full.
     #[must_use]
     pub fn grant(self: &Arc<Self>, len: u32) -> Option<Grant> {
         let mut next = self.cursor();
@@ -92,8 +92,8 @@ impl Arena {
         Some(Grant { arena: Arc::clone(self), start, len, generation: generation_of(hold) })
     }
 
-    /// A ticket for bytes that an earlier process completed, and never grants anything in front of them again.
-    /// `None` where they pass the end, or where grants were already made.
+    /// Makes a ticket for bytes that an earlier process completed; later grants start after them. `None` if they exceed
+    /// the arena or if grants exist already.
     #[must_use]
     pub fn adopt(&self, start: u32, len: u32) -> Option<Ticket> {
         let end = start.checked_add(len).filter(|&end| end <= self.len())?;
@@ -105,8 +105,8 @@ impl Arena {
         Some(Ticket { start, len, generation: self.generation(), arena: self.number })
     }
 
-    /// Grants bytes again that an earlier process had granted to a writer who still lives, and never grants anything
-    /// in front of them. `None` where they pass the end. To be called when everything else was adopted.
+    /// Grants bytes again that an earlier process had granted to a writer that is still alive; later grants start after
+    /// them. `None` if they exceed the arena. Call it after all adoptions.
     #[must_use]
     pub fn regrant(self: &Arc<Self>, start: u32, len: u32) -> Option<Grant> {
         let end = start.checked_add(len).filter(|&end| end <= self.len() && len > 0)?;
@@ -116,7 +116,7 @@ impl Arena {
         Some(Grant { arena: Arc::clone(self), start, len, generation: generation_of(hold) })
     }
 
-    /// Opens the bytes behind a ticket; `None` if its generation is over, or it is another arena's.
+    /// Opens the bytes of a ticket. `None` if its generation is over or it belongs to another arena.
     #[must_use]
     pub fn view(self: &Arc<Self>, ticket: Ticket) -> Option<View> {
         let mut hold = self.hold.load(Ordering::Acquire);
@@ -136,7 +136,7 @@ impl Arena {
         }
     }
 
-    /// Begins a new generation: every ticket becomes void and all bytes can be granted again. Refused while any
+    /// Begins a new generation: every ticket becomes invalid and all bytes can be granted again. Refused while any
     /// grant or view is alive.
     #[must_use]
     pub fn reset(&self) -> bool {
@@ -171,7 +171,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// How many bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
@@ -183,13 +183,13 @@ impl Grant {
         false
     }
 
-    /// Where in the arena.
+    /// Position in the arena.
     #[must_use]
     pub fn start(&self) -> u32 {
         self.start
     }
 
-    /// The bytes, to be filled. What they held before is unspecified.
+    /// The bytes to fill. Their previous content is unspecified.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let start = self.arena.map.at(self.start as usize, self.len as usize);
         // SAFETY: `at` checked the range. The arena gave these bytes to this grant alone in this generation, the
@@ -198,7 +198,17 @@ impl Grant {
         unsafe { std::slice::from_raw_parts_mut(start, self.len as usize) }
     }
 
-    /// Declares the first `len` bytes complete. The rest is lost until the next generation.
+    /// Faults in the pages of these bytes. Fails if the device of the file fails; otherwise the kernel would kill a
+    /// process that fills them.
+    pub fn populate(&self) -> io::Result<()> {
+        match self.arena.map.populate_range(self.start as usize, self.len as usize) {
+            // Older kernels do not support this; the pages are then faulted in on first access.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Declares the first `len` bytes complete. The remaining bytes stay unused until the next generation.
     #[must_use]
     pub fn publish(self, len: u32) -> Ticket {
         assert!(len <= self.len, "published {len} of {} bytes", self.len);
@@ -206,23 +216,23 @@ impl Grant {
     }
 }
 
-/// Bytes that belong to a writer in another process, which publishes them piece by piece. Holds their generation.
+/// Bytes granted to a writer in another process, which publishes them piece by piece. Holds their generation.
 pub struct Slab(Grant);
 
 impl Slab {
-    /// Gives granted bytes to another process: nobody here can fill them any more.
+    /// Hands granted bytes to another process. This process can no longer fill them.
     #[must_use]
     pub fn new(grant: Grant) -> Slab {
         Slab(grant)
     }
 
-    /// Where in the arena.
+    /// Position in the arena.
     #[must_use]
     pub fn range(&self) -> Range<u32> {
         self.0.start..self.0.start + self.0.len
     }
 
-    /// The bytes that the other process says are complete; `None` where they are not the slab's.
+    /// A ticket for bytes that the other process declares complete. `None` if they are outside the slab.
     #[must_use]
     pub fn publish(&self, position: u32, len: u32) -> Option<Ticket> {
         let Range { start, end } = self.range();
@@ -238,7 +248,7 @@ impl Drop for Grant {
     }
 }
 
-/// Bytes that were published and do not change any more in their generation.
+/// Published bytes, which do not change in their generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     arena: u64,
@@ -248,45 +258,45 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Where in the arena.
+    /// Position in the arena.
     #[must_use]
     pub fn start(self) -> u32 {
         self.start
     }
 
-    /// How many bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether another ticket's bytes are the first of these.
+    /// Whether these bytes begin with the bytes of `first`.
     #[must_use]
     pub fn begins_with(self, first: Ticket) -> bool {
         first.len <= self.len && self.part(0..first.len) == first
     }
 
-    /// Whether another ticket's bytes begin where these end.
+    /// Whether the bytes of `next` begin where these end.
     #[must_use]
     pub fn is_followed_by(self, next: Ticket) -> bool {
         let same = (self.arena, self.generation) == (next.arena, next.generation);
         same && self.start + self.len == next.start
     }
 
-    /// These bytes and those that follow.
+    /// These bytes joined with the bytes that follow.
     #[must_use]
     pub fn extended(self, next: Ticket) -> Ticket {
         assert!(self.is_followed_by(next), "{next:?} does not follow {self:?}");
         Ticket { len: self.len + next.len, ..self }
     }
 
-    /// A part of these bytes.
+    /// A subrange of these bytes, relative to their start.
     #[must_use]
     pub fn part(self, range: Range<u32>) -> Ticket {
         assert!(
@@ -304,11 +314,18 @@ pub struct View {
     ticket: Ticket,
 }
 
+impl View {
+    /// Fails if the device of the file cannot read these bytes. Accessing them would then kill the process (`SIGBUS`).
+    pub fn probe(&self) -> io::Result<()> {
+        self.arena.map.probe(self.ticket.start as usize, self.ticket.len as usize)
+    }
+}
+
 impl AsRef<[u8]> for View {
     fn as_ref(&self) -> &[u8] {
         let start = self.arena.map.at(self.ticket.start as usize, self.ticket.len as usize);
-        // SAFETY: `at` checked the range. A ticket exists only for published or adopted bytes, nobody in this
-        // process writes them before the next generation, and that cannot begin while this view lives.
+        // SAFETY: `at` checked the range. A ticket exists only for published or adopted bytes; no code in this process
+        // writes them before the next generation, and that cannot begin while this view lives.
         unsafe { std::slice::from_raw_parts(start, self.ticket.len as usize) }
     }
 }
@@ -358,6 +375,24 @@ mod tests {
     }
 
     #[test]
+    fn unreadable_bytes_are_reported_without_a_fault() {
+        let file = File::from(memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&file, 16 << 10).unwrap();
+        let arena = Arena::new(&file, 16 << 10, 7).unwrap();
+        let ticket = arena.grant(16 << 10).unwrap().publish(16 << 10);
+        // Simulates a bad sector: the bytes beyond are mapped but cannot be read.
+        ftruncate(&file, 8 << 10).unwrap();
+        for (range, there) in
+            [(0..8192, true), (8191..8192, true), (8191..8193, false), (12_000..12_001, false)]
+        {
+            let probed = arena.view(ticket.part(range.clone())).unwrap().probe();
+            assert_eq!(probed.is_ok(), there, "{range:?}: {probed:?}");
+        }
+        assert!(arena.view(ticket.part(9000..9000)).unwrap().probe().is_ok(), "nothing is to be read");
+        assert!(arena.regrant(12 << 10, 4 << 10).unwrap().populate().is_err());
+    }
+
+    #[test]
     fn a_ticket_opens_its_own_arena_only() {
         let (ours, other) = (arena(100), arena(100));
         let ticket = ours.grant(10).unwrap().publish(10);
@@ -391,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_and_resets_race_without_harm() {
+    fn concurrent_views_and_resets_never_mix_generations() {
         let arena = arena(64);
         let (seen, stop) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {

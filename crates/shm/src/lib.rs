@@ -1,38 +1,43 @@
-//! Mapped files, and who may touch which bytes of them.
+//! Mapped files and the ownership of their byte ranges.
 //!
-//! An [`Arena`] hands out every byte of a mapped file once per generation: as a [`Grant`] to one writer, who turns
-//! it into a [`Ticket`] when the bytes are complete. A ticket opens a [`View`], which keeps the generation alive.
-//! [`Arena::reset`] begins a new generation, and only when no grant and no view is left. [`Slots`] is a mapped
-//! array of fixed-size records.
+//! An [`Arena`] grants every byte of a mapped file once per generation: as a [`Grant`] to one writer, which turns it
+//! into a [`Ticket`] when the bytes are complete. A ticket opens a [`View`], which keeps the generation alive.
+//! [`Arena::reset`] begins a new generation; it is refused while any grant or view exists. [`Slots`] is a mapped array
+//! of fixed-size records.
 //!
-//! Between processes: a [`Slab`] is a grant that another process fills through its own [`Window`] and publishes piece
-//! by piece, with a [`Commit`] for each in a ring ([`Writer`], [`Taker`]). A [`Bell`] wakes whoever takes them. What a
-//! process was leased it copies through a [`Pane`], as a [`Reader`] that looks at the lease before and after. What has to be
-//! asked goes through a queue ([`Asker`], [`Clerk`]); how long the answer counts is told by [`Epochs`].
+//! Between processes: a [`Slab`] is a grant that another process fills through its own [`RwMap`] and publishes piece by
+//! piece, with one [`Commit`] per piece in a ring ([`Writer`], [`Taker`]). A [`Doorbell`] wakes the consumer of the
+//! ring. A client copies leased bytes through a [`RoMap`] with a [`Reader`], which checks the lease before and after
+//! the copy. Requests go through a queue ([`QueueClient`], [`QueueServer`]); [`Epochs`] invalidate leased replies.
+//! [`TokenKeys`] stores keys that survive a restart of the process.
 //!
-//! **Invariant**: bytes behind a ticket do not change while its generation lives; bytes behind a grant belong to
-//! its holder alone. The safe interface cannot break this within one process; another process can spoil what it was
-//! given, which checksums tell, and nothing else.
+//! **Invariant**: the bytes of a ticket do not change while its generation lives; the bytes of a grant belong to its
+//! holder alone. The safe interface cannot break this within one process. Another process can only corrupt bytes that
+//! it was granted, and checksums detect that.
 //!
-//! **Deliberately absent**: what the bytes mean, whose they are, where files come from, when anything is flushed.
+//! **Deliberately absent**: the meaning and owner of the bytes, where files come from, when data is flushed.
 
 mod arena;
-mod bell;
+mod clock;
+mod doorbell;
 mod epochs;
 mod map;
-mod past;
 mod queue;
 mod ring;
+mod rw_map;
 mod slots;
-mod window;
+mod stream_copy;
+mod token_keys;
 
 pub use arena::{Arena, Grant, Slab, Ticket, View};
-pub use bell::{BELL_BYTES, Bell};
-pub use epochs::{EPOCHS_BYTES, EPOCHS_NAME, Epochs, Lease, Moment, Told};
+pub use clock::monotonic;
+pub use doorbell::{DOORBELL_BYTES, Doorbell};
+pub use epochs::{EPOCHS_BYTES, EPOCHS_NAME, EpochReader, Epochs, Lease, Moment};
 pub use queue::{
-    Answered, Aside, Asked, Asker, Away, Clerk, Core, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES,
-    QUEUE_SLOTS, Spin, Taken,
+    Answered, Aside, Asked, Away, Core, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS,
+    QueueClient, QueueServer, Spin, Taken,
 };
 pub use ring::{Commit, Filling, Found, Nonce, RECORD, RING_BYTES, RING_RECORDS, Reader, Taker, Writer};
+pub use rw_map::{RoMap, RwMap};
 pub use slots::{SLOT, Slots};
-pub use window::{Pane, Window};
+pub use token_keys::{TOKEN_KEYS_BYTES, TOKEN_KEYS_NAME, TokenKeys};

@@ -1,43 +1,54 @@
 //! A shared mapping of a file.
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 
-/// Where a mapping can be divided.
+/// Granularity of a mapping.
 const PAGE: usize = 4096;
-/// Bytes of a huge page.
+/// Size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
 /// A shared mapping of the first `len` bytes of a file, unmapped when dropped.
 ///
-/// The file must be allocated in full: touching a hole of a full disk would end the process.
+/// The file must be allocated in full: touching a hole on a full disk would kill the process.
 pub(crate) struct Map {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory owned by this value; who may touch which bytes is decided by the types that
-// hold a `Map` (`Arena`, `Slots`), which do their own synchronisation.
+// SAFETY: the mapping is plain memory owned by this value; the types that hold a `Map` (`Arena`, `Slots`) decide which
+// thread accesses which bytes and do their own synchronisation.
 unsafe impl Send for Map {}
 // SAFETY: as above; `Map` itself offers no access, only the address.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// For reading and writing.
+    /// Maps for reading and writing.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<Map> {
         Map::with(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// For reading: whoever writes to it is ended by the kernel.
+    /// Maps for reading and writing. Fails if the device of the file cannot read all of it now.
+    pub(crate) fn read_in(file: &File, len: usize) -> io::Result<Map> {
+        let map = Map::new(file, len)?;
+        map.probe(0, len)?;
+        Ok(map)
+    }
+
+    /// Maps read-only: a write through the mapping would kill the process.
     pub(crate) fn readable(file: &File, len: usize) -> io::Result<Map> {
         Map::with(file, len, ProtFlags::READ)
     }
 
     fn with(file: &File, len: usize, rights: ProtFlags) -> io::Result<Map> {
         if len == 0 || file.metadata()?.len() < len as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is shorter than its mapping"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the file is shorter than the range to map",
+            ));
         }
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
         let start = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0)? };
@@ -49,17 +60,17 @@ impl Map {
         self.len
     }
 
-    /// Makes every page present and writable, without changing a byte.
+    /// Faults in every page as writable, without changing a byte.
     pub(crate) fn populate(&self) -> io::Result<()> {
         self.populate_range(0, self.len)
     }
 
-    /// The same for the pages of a range.
+    /// Faults in the pages of a range as writable.
     pub(crate) fn populate_range(&self, position: usize, len: usize) -> io::Result<()> {
         let end = position + len;
         let mut from = position & !(PAGE - 1);
         while from < end {
-            // Up to where a huge page ends: nobody else in the process maps anything while pages come.
+            // In steps of at most one huge page: the kernel holds the process's mapping lock during each step.
             let len = (end - from).min(HUGE - from % HUGE);
             let start = self.at(from, len);
             // SAFETY: the range is our own mapping, and this advice only does early what touching the pages would do.
@@ -69,7 +80,25 @@ impl Map {
         Ok(())
     }
 
-    /// The address of a byte; the caller answers for what it does with it.
+    /// Faults in the pages of a range for reading. Fails where the device of the file cannot read them; accessing them
+    /// would then kill the process (`SIGBUS`).
+    pub(crate) fn probe(&self, position: usize, len: usize) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let from = position & !(PAGE - 1);
+        let start = self.at(from, position + len - from);
+        // SAFETY: the range is our own mapping, and this advice changes no byte.
+        match unsafe { madvise(start.cast(), position + len - from, Advice::LinuxPopulateRead) } {
+            // Report the error that `read` would return for such a page.
+            Err(Errno::FAULT | Errno::HWPOISON) => Err(Errno::IO.into()),
+            // Older kernels do not support the check.
+            Err(Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// The address of a byte. The caller is responsible for the access.
     pub(crate) fn at(&self, position: usize, len: usize) -> *mut u8 {
         assert!(
             position <= self.len && len <= self.len - position,

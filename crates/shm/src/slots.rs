@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes in a slot. Divides every sector size, so that a slot never lies in two sectors.
+/// Size of a slot in bytes. Divides every sector size, so that a slot never spans two sectors.
 pub const SLOT: usize = 64;
 
 /// An array of [`SLOT`]-byte records in a mapped file.
@@ -16,12 +16,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Maps `count` slots at the beginning of a file.
+    /// Maps `count` slots at the beginning of a file. Fails if the device of the file cannot read them.
     pub fn new(file: &File, count: u32) -> io::Result<Slots> {
-        Ok(Slots { map: Mutex::new(Map::new(file, count as usize * SLOT)?), count })
+        Ok(Slots { map: Mutex::new(Map::read_in(file, count as usize * SLOT)?), count })
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -31,12 +31,12 @@ impl Slots {
     pub fn write(&self, slot: u32, bytes: &[u8; SLOT]) {
         let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let to = map.at(slot as usize * SLOT, SLOT);
-        // SAFETY: `at` checked the range, and the lock makes this the only access from this process. Another
-        // process that scribbles here can only spoil bytes that are checked by checksum when they are read.
+        // SAFETY: `at` checked the range, and the lock makes this the only access from this process. Another process
+        // that writes to the slot can only corrupt bytes that are verified by checksum when they are read.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, SLOT) }
     }
 
-    /// Writes the first four bytes of one slot in a single step: whoever dies over it leaves the old ones or the new.
+    /// Writes the first four bytes of one slot atomically: a crash leaves either the old or the new bytes.
     pub fn write_head(&self, slot: u32, bytes: [u8; 4]) {
         let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let to: *mut u32 = map.at(slot as usize * SLOT, SLOT).cast();

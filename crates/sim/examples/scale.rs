@@ -1,13 +1,13 @@
-//! How fast the simulator is: `cargo run --release -p forebay-sim --example scale [ROUNDS [SERVERS]]`.
+//! Speed of the simulator: `cargo run --release -p forebay-sim --example scale [ROUNDS [SERVERS]]`.
 //!
-//! Up to 100,000 processes in 100 jobs write checkpoints to 10,000 servers, which share by policy and drain to 1,000 targets
-//! under one arbiter.
+//! Up to 100,000 processes in 100 jobs write checkpoints to 10,000 servers, which share by policy and drain
+//! to 1,000 targets under one arbiter.
 
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "it measures, and says so"
+    reason = "it measures and prints"
 )]
 
 use forebay_model::{Bytes, Job};
@@ -49,13 +49,13 @@ fn main() {
     }
 }
 
-/// Seconds that this process was on a core.
+/// CPU time of this process in seconds.
 fn on_core() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
-/// The most memory ever used.
+/// Peak memory.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown");

@@ -1,20 +1,20 @@
-//! What fails for a while, and what becomes of what it was doing.
+//! Temporary failures, and their effect on work in progress.
 //!
-//! A server that is down gives no turns and sends nothing; what it holds is still there when it is back. A target that is
-//! down loses what it was working on: servers send that again later, processes that write straight to it wait.
+//! A server that is down starts no requests and sends nothing; its buffer is intact when it is back. A target
+//! that is down loses its writes in progress: servers send these again later, direct writers wait.
 
 use crate::targets::Owner;
 use crate::world::World;
 use forebay_model::ServerId;
-use forebay_policy::device::Target;
+use forebay_policy::device::ModelledTarget;
 use forebay_policy::drain::TargetId;
 
 impl World {
     pub(crate) fn server_fails(&mut self, server: u16) {
         self.servers[usize::from(server)].up = false;
-        for i in 0..self.servers[usize::from(server)].lanes.len() {
-            let lane = self.servers[usize::from(server)].lanes[i].lane;
-            self.forget_grants(lane);
+        for i in 0..self.servers[usize::from(server)].drain_queues.len() {
+            let drain_queue = self.servers[usize::from(server)].drain_queues[i].drain_queue;
+            self.forget_grants(drain_queue);
         }
         if let Some(arbiter) = &mut self.arbiter {
             let grants = arbiter.leave(self.now, ServerId(server));
@@ -26,11 +26,11 @@ impl World {
         let server = usize::from(server);
         self.servers[server].up = true;
         self.serve(server);
-        self.empty(server);
+        self.drain_server(server);
     }
 
     pub(crate) fn target_fails(&mut self, target: u32) {
-        let fresh = Target::new(self.plan_of(target));
+        let fresh = ModelledTarget::new(self.plan_of(target));
         let bay = &mut self.bays[target as usize];
         bay.up = false;
         bay.seeks += bay.target.seeks();
@@ -39,7 +39,7 @@ impl World {
         bay.forget_due();
         let mut lost: Vec<u32> = bay.works.drain(..).map(|(_, number)| number).collect();
         lost.sort_unstable();
-        (0..self.lanes.len() as u32).for_each(|lane| self.put_by(lane, TargetId(target)));
+        (0..self.drain_queues.len() as u32).for_each(|drain_queue| self.stash(drain_queue, TargetId(target)));
         lost.into_iter().for_each(|number| self.refuse(number));
     }
 
@@ -51,17 +51,17 @@ impl World {
             }
             left -= group.count;
         }
-        unreachable!("targets are numbered through their groups")
+        unreachable!("target numbers run through all groups")
     }
 
-    /// A write cannot be done where it is to be done.
+    /// A write cannot be done because its target is down.
     pub(crate) fn refuse(&mut self, number: u32) {
         let write = *self.writes.get(number);
         match write.owner {
             Owner::Request(_) => self.bays[write.target.0 as usize].stalled.push(number),
-            Owner::Lane(lane, batch) => {
+            Owner::Drain(drain_queue, batch) => {
                 self.writes.take(number);
-                self.undrained(lane, batch, write.target, write.span.len());
+                self.undrained(drain_queue, batch, write.target, write.span.len());
             }
         }
     }
@@ -71,7 +71,8 @@ impl World {
         bay.up = true;
         let stalled = std::mem::take(&mut bay.stalled);
         stalled.into_iter().for_each(|number| self.reach(number));
-        (0..self.lanes.len() as u32).for_each(|lane| self.put_back(lane, TargetId(target)));
-        (0..self.servers.len()).for_each(|server| self.empty(server));
+        (0..self.drain_queues.len() as u32)
+            .for_each(|drain_queue| self.unstash(drain_queue, TargetId(target)));
+        (0..self.servers.len()).for_each(|server| self.drain_server(server));
     }
 }

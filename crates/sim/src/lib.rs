@@ -1,19 +1,20 @@
-//! A machine in virtual time: processes compute and write, servers buffer, share and drain, targets take what comes.
+//! Discrete-event simulator of a machine: processes compute and write, servers buffer, share and drain,
+//! targets store.
 //!
 //! ```text
-//! scenario    what the machine is, and what runs on it
-//! queue       what happens next
-//! foresight   what that will need, read before it happens
-//! hops        links, routers and storage servers on the way
-//! placement   where files lie, when that is decided for a whole job
-//! world       the machine at work; its parts are processes, servers, drains and targets
-//! report      what was seen: jobs, series, the ledger of bytes
-//! figures     the papers' figures, made with all that
+//! scenario    the machine and its jobs
+//! queue       the event queue
+//! prefetch    prefetches the memory of upcoming events
+//! hops        links, routers and storage servers on the path
+//! placement   layouts of files that are placed for a whole job
+//! world       the running machine; its parts are processes, servers, drains and targets
+//! report      results: jobs, time series, the ledger of bytes
+//! figures     reproduces the papers' figures
 //! ```
 //!
-//! **Invariant**: the same scenario and the same seed give the same report, to the last bit; at every moment all bytes
-//! that were taken are behind or held. Whose turn it is, where a write goes, what leaves next and who may write where is
-//! decided by `forebay_policy`, as in the daemon.
+//! **Invariant**: the same scenario and the same seed give the same report, to the last bit. At every moment
+//! all accepted bytes are on targets or in buffers. `forebay_policy` decides scheduling, routing, drain order
+//! and grants, as in the daemon.
 //!
 //! **Deliberately absent**: decisions, clocks, threads, files, human units, pictures.
 
@@ -22,9 +23,9 @@
 mod drains;
 mod failures;
 pub mod figures;
-mod foresight;
 mod hops;
 mod placement;
+mod prefetch;
 mod processes;
 mod queue;
 mod report;

@@ -1,14 +1,14 @@
-//! Which targets the files of a job get, where that is decided for all of them at once.
+//! Target choices for the files of a job that are placed together.
 
 use crate::scenario::{Choose, Fault, JobPlan, Pattern, Phase, Place, Scenario};
 use forebay_policy::drain::{Layout, TargetId};
 use forebay_policy::place::{
     Description, Job, Ledger, Limits, Router, Server, Shape, State, Target, Topology, Weights, Writer, place,
 };
-use forebay_policy::share::Dice;
+use forebay_policy::share::Rng;
 use std::sync::Arc;
 
-/// The layouts of a job's files, by rank or the only one; none where each file is decided by itself.
+/// The layouts of a job's files, by rank or the only one; none where each file is placed by itself.
 pub(crate) fn layouts(plan: &Scenario, number: usize, seed: u64) -> Result<Vec<Layout>, Fault> {
     let job = &plan.jobs[number];
     let files = if job.pattern == Pattern::Own { job.processes } else { 1 };
@@ -19,12 +19,12 @@ pub(crate) fn layouts(plan: &Scenario, number: usize, seed: u64) -> Result<Vec<L
     }
 }
 
-/// One after the other, while as many files of others are made as of this job, at any moment.
+/// Round-robin, while other jobs create as many files at random moments.
 fn crowded(job: &JobPlan, files: u32, count: u32, seed: u64) -> Vec<Layout> {
-    let mut dice = Dice::new(seed);
-    let mut next = dice.below(u64::from(count)) as u32;
+    let mut rng = Rng::new(seed);
+    let mut next = rng.below(u64::from(count)) as u32;
     let mut take = || {
-        while dice.below(2) == 0 {
+        while rng.below(2) == 0 {
             next += 1;
         }
         next += 1;
@@ -43,7 +43,7 @@ fn crowded(job: &JobPlan, files: u32, count: u32, seed: u64) -> Vec<Layout> {
     (0..files).map(|_| file()).collect()
 }
 
-/// As the placement policy likes.
+/// By the placement policy.
 fn balanced(plan: &Scenario, job: &JobPlan, number: usize) -> Result<Vec<Layout>, Fault> {
     let wrong = |text: String| Fault { place: Place::Job(number), key: "choose", text };
     let topology = Topology::new(describe(plan)).map_err(|flaw| wrong(flaw.to_string()))?;
@@ -72,14 +72,14 @@ fn balanced(plan: &Scenario, job: &JobPlan, number: usize) -> Result<Vec<Layout>
             Ok(Layout::new(stripes.targets.into_iter().map(TargetId).collect(), stripes.size))
         }
         Shape::Progressive(_) | Shape::Usual => {
-            Err(wrong("how much its processes write must be known".into()))
+            Err(wrong("the bytes of its write phases must be known".into()))
         }
     };
     files.into_iter().map(|file| layout(file.shape)).collect()
 }
 
-/// The machine as the placement policy sees it: what stands before the targets is their server, what stands before that
-/// leads to it.
+/// The machine as the placement policy sees it: the hop before the targets is their server, the hops before
+/// that are routers.
 fn describe(plan: &Scenario) -> Description {
     let mut seen = Description::default();
     let name = |group: usize, one: u64| format!("hop{group}-{one}");

@@ -1,4 +1,4 @@
-//! Jobs and their processes: phase after phase, request after request.
+//! Jobs and their processes: phases and requests.
 
 use crate::hops::Hops;
 use crate::placement;
@@ -10,45 +10,45 @@ use crate::servers::Request;
 use crate::world::World;
 use forebay_model::{FileId, JobId, Span};
 use forebay_policy::drain::{Layout, TargetId};
-use forebay_policy::share::{Dice, Tick};
+use forebay_policy::share::{Rng, Tick};
 
 /// One process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     pub(crate) job: u32,
     pub(crate) rank: u32,
-    /// Where its requests begin their way.
+    /// The first hop of its requests.
     pub(crate) entry: u32,
     phase: u16,
     pub(crate) round: u32,
-    /// Bytes of this phase that were sent and done.
+    /// Bytes of this phase that were sent and completed.
     sent: u64,
     done: u64,
-    /// Requests under way.
+    /// Requests in flight.
     out: u32,
     /// When this phase began.
     since: Tick,
-    /// Whether its server counts it among those in the middle of writing.
+    /// Whether its server counts it as writing.
     pub(crate) writing: bool,
     over: bool,
 }
 
-/// A job at work.
+/// A running job.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) id: JobId,
     /// Its first process.
     pub(crate) first: u32,
-    /// Processes that are through with this phase.
+    /// Processes that have finished this phase.
     waiting: u32,
-    /// Processes that are not through with everything.
+    /// Processes that have not finished the job.
     left: u32,
     stopped: bool,
     pub(crate) started: Option<Tick>,
     pub(crate) ended: Option<Tick>,
-    /// When all it wrote was behind.
-    pub(crate) settled: Option<Tick>,
-    /// Bytes of it that servers hold.
+    /// When all its bytes were on targets.
+    pub(crate) drained: Option<Tick>,
+    /// Its bytes in buffers.
     pub(crate) held: u64,
     pub(crate) written: u64,
     pub(crate) read: u64,
@@ -56,11 +56,11 @@ pub(crate) struct Task {
     pub(crate) moving: u64,
     /// Servers it uses.
     pub(crate) servers: Vec<u16>,
-    /// How its files lie, where that was decided for all of them.
+    /// Layouts of its files, if they were placed together.
     pub(crate) placed: Vec<Layout>,
 }
 
-/// Everybody who will run.
+/// All processes and jobs.
 pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Result<(Vec<Process>, Vec<Task>), Fault> {
     let total: u32 = plan.jobs.iter().map(|job| job.processes).sum();
     let (mut processes, mut jobs) = (Vec::with_capacity(total as usize), Vec::new());
@@ -89,7 +89,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Result<(Vec<Proces
             stopped: false,
             started: None,
             ended: None,
-            settled: None,
+            drained: None,
             held: 0,
             written: 0,
             read: 0,
@@ -111,7 +111,7 @@ impl World {
         &self.plan.jobs[self.processes[process as usize].job as usize]
     }
 
-    /// The file a process writes in its round.
+    /// The file that a process writes in its round.
     pub(crate) fn file(&self, process: u32) -> FileId {
         let Process { job, rank, round, .. } = self.processes[process as usize];
         let own = match self.job_plan(process).pattern {
@@ -121,7 +121,7 @@ impl World {
         FileId(u64::from(job) << 48 | u64::from(round % MOST_ROUNDS) << 24 | own)
     }
 
-    /// How a file lies on targets: the same whoever asks.
+    /// The layout of a file; deterministic.
     pub(crate) fn layout(&self, file: FileId) -> Layout {
         let LayoutPlan { stripes, stripe, choose } = self.plan.jobs[owner(file)].layout;
         if let Some(placed) =
@@ -134,7 +134,7 @@ impl World {
         let first = match choose {
             Choose::First | Choose::Crowded | Choose::Balanced => 0,
             Choose::Round => (number * u64::from(stripes) % u64::from(count)) as u32,
-            Choose::Chance => Dice::new(file.0).below(u64::from(count)) as u32,
+            Choose::Chance => Rng::new(file.0).below(u64::from(count)) as u32,
         };
         if stripes == 1 {
             return Layout::single(TargetId(first % count), stripe.0);
@@ -167,7 +167,7 @@ impl World {
         (state.sent, state.done, state.since) = (0, 0, self.now);
         match self.phase(process) {
             Phase::Compute(time, jitter) => {
-                let off = if jitter > 0.0 { jitter * (2.0 * self.dice.unit() - 1.0) } else { 0.0 };
+                let off = if jitter > 0.0 { jitter * (2.0 * self.rng.unit() - 1.0) } else { 0.0 };
                 let time = Tick((time.0 as f64 * (1.0 + off)) as u64);
                 self.queue.plan(self.now.after(time), Event::Wake(process));
             }
@@ -183,7 +183,7 @@ impl World {
         self.job_plan(process).phases[usize::from(self.processes[process as usize].phase)]
     }
 
-    /// Sends as many requests as may be under way.
+    /// Sends as many requests as may be in flight.
     fn send(&mut self, process: u32) {
         let (Phase::Write(bytes, request) | Phase::Read(bytes, request)) = self.phase(process) else {
             return;
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Where in its file a process goes on after so many bytes of a phase.
+    /// The offset at which a process continues after the given bytes of a phase.
     fn offset(&self, process: u32, sent: u64, bytes: u64, request: u64) -> u64 {
         let plan = self.job_plan(process);
         let Process { job, rank, .. } = self.processes[process as usize];
@@ -239,14 +239,14 @@ impl World {
         let home = u64::from(rank) * servers.len() as u64 / u64::from(plan.processes);
         let place = match plan.spread {
             Spread::Home => home,
-            Spread::Stripes(size) => Dice::new(self.file(process).0).bits() % (1 << 32) + start / size.0,
-            Spread::Chance => Dice::new(u64::from(job) << 32 | u64::from(rank)).bits(),
+            Spread::Stripes(size) => Rng::new(self.file(process).0).bits() % (1 << 32) + start / size.0,
+            Spread::Chance => Rng::new(u64::from(job) << 32 | u64::from(rank)).bits(),
         };
         servers[(place % servers.len() as u64) as usize]
     }
 
     /// The servers that a process writes to.
-    pub(crate) fn desks(&self, process: u32) -> Vec<usize> {
+    pub(crate) fn servers_of(&self, process: u32) -> Vec<usize> {
         let job = self.processes[process as usize].job as usize;
         let servers = &self.jobs[job].servers;
         match self.job_plan(process).spread {
@@ -256,8 +256,8 @@ impl World {
         }
     }
 
-    /// A request is done.
-    pub(crate) fn answered(&mut self, request: Request) {
+    /// A request is complete.
+    pub(crate) fn completed(&mut self, request: Request) {
         let len = request.span.len();
         let state = &mut self.processes[request.process as usize];
         state.out -= 1;
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// A process is through with its phase.
+    /// A process has finished its phase.
     pub(crate) fn phase_over(&mut self, process: u32) {
         if self.processes[process as usize].over {
             return;
@@ -312,7 +312,7 @@ impl World {
         self.jobs[job as usize].moving += self.now.since(since).0;
     }
 
-    /// To the next phase, round, or end.
+    /// Continues with the next phase or round, or ends.
     fn go_on(&mut self, process: u32) {
         let (phases, rounds) = (self.job_plan(process).phases.len(), self.job_plan(process).rounds);
         let state = &mut self.processes[process as usize];
@@ -342,28 +342,28 @@ impl World {
             self.jobs[job].ended = Some(self.now);
             self.running -= 1;
             self.leave_servers(job);
-            self.note_settled(job);
+            self.note_drained(job);
             for (number, plan) in
                 self.plan.jobs.iter().enumerate().filter(|(_, plan)| plan.after == Some(job))
             {
                 self.queue.plan(self.now.after(plan.start), Event::Start(number as u32));
             }
             if self.running == 0 {
-                (0..self.servers.len()).for_each(|server| self.empty(server));
+                (0..self.servers.len()).for_each(|server| self.drain_server(server));
             }
         }
     }
 
-    /// Notes whether all that a job wrote is behind.
-    pub(crate) fn note_settled(&mut self, job: usize) {
+    /// Records when all bytes of a job are on targets.
+    pub(crate) fn note_drained(&mut self, job: usize) {
         let task = &mut self.jobs[job];
         if task.held == 0 && task.ended.is_some() {
-            task.settled = task.settled.or(Some(self.now));
+            task.drained = task.drained.or(Some(self.now));
         }
     }
 }
 
-/// A request, cut where another server begins.
+/// Splits a request at server boundaries.
 fn pieces(span: Span, size: u64) -> impl Iterator<Item = Span> {
     let cut = move |start: u64| (start / size + 1).saturating_mul(size).min(span.end);
     let starts =
@@ -371,12 +371,12 @@ fn pieces(span: Span, size: u64) -> impl Iterator<Item = Span> {
     starts.map(move |start| Span::new(start, cut(start)))
 }
 
-/// The `k`-th of `count` in an order that is as good as random, and differs from seed to seed.
+/// The `k`-th of `count` in a pseudo-random order that depends on the seed.
 fn shuffled(k: u64, count: u64, seed: u64) -> u64 {
-    let mut dice = Dice::new(seed ^ 0x5eed);
-    let start = dice.below(count.max(1));
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let start = rng.below(count.max(1));
     let step = loop {
-        let step = 1 + dice.below(count.max(1));
+        let step = 1 + rng.below(count.max(1));
         if gcd(step, count) == 1 {
             break step;
         }
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shuffled_numbers_are_all_there_and_seldom_neighbours() {
+    fn shuffled_order_is_a_permutation_with_few_neighbours() {
         for count in [1, 2, 7, 64, 1000] {
             let mut seen: Vec<u64> = (0..count).map(|k| shuffled(k, count, count)).collect();
             seen.sort_unstable();

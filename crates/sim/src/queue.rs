@@ -1,36 +1,36 @@
-//! What happens next.
+//! The event queue.
 
 use forebay_policy::share::Tick;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A job begins.
+    /// A job starts.
     Start(u32),
-    /// A job is told to stop.
+    /// A job is stopped.
     Stop(u32),
-    /// A process has computed.
+    /// A process has finished computing.
     Wake(u32),
     /// A request leaves its process.
     Leave(u32),
     /// A request has reached its server.
     Arrive(u32),
-    /// A server is done with a request.
+    /// A server has completed a request.
     Served(u32),
-    /// A scheduler asked to be asked again.
-    Ask(u32),
-    /// A server may empty itself.
+    /// A scheduler is polled again.
+    Poll(u32),
+    /// A server may start to drain.
     Release(u32),
-    /// A write sets out for its target.
+    /// A write leaves for its target.
     Depart(u32),
     /// A write has reached its target.
     Reach(u32),
-    /// A target has taken a write at once.
+    /// A target has accepted a write at once.
     Taken(u32),
-    /// A target ends a write, unless its plans have changed since: then the number is another.
+    /// A target completes a write, unless its plan has changed since: then the number differs.
     End(u32, u32),
-    /// Servers tell each other their jobs.
-    Tell,
+    /// Servers exchange their job tables.
+    Exchange,
     /// A failure begins.
     Fail(u32),
     /// A failure ends.
@@ -39,24 +39,24 @@ pub(crate) enum Event {
 
 /// One bucket for each bit of a time.
 const BUCKETS: usize = 65;
-/// So many events are put in order at once, and seen before they happen.
+/// Number of events that are sorted and prefetched at once.
 const NEAR: usize = 64;
-/// More than that are not kept in order.
+/// Most sorted events.
 const MOST_NEAR: usize = 8 * NEAR;
 
-/// Events by time; those of one moment in the order in which they were planned.
+/// Events by time; events of the same time in the order in which they were planned.
 ///
-/// A radix heap: nothing is planned before what was taken out last, so an event waits in the bucket of the highest bit in
-/// which its time differs from that. When all that are nearer have been, the times in a bucket are spread over the buckets
-/// before it; if they are few, they are put in order, and are what happens next.
+/// A radix heap: no event is planned before the last one taken, so an event waits in the bucket of the
+/// highest bit in which its time differs from that. When all nearer events have happened, the events of a
+/// bucket are spread over the buckets before it; if they are few, they are sorted and become the next events.
 pub(crate) struct Queue {
     buckets: [Vec<(u64, Event)>; BUCKETS],
-    /// What happens next, in order; and how many of these have been.
+    /// The next events, sorted; and how many of them have happened.
     near: Vec<(u64, Event)>,
     past: usize,
-    /// When the last of them was.
+    /// Time of the last of these that happened.
     now: u64,
-    /// Everything up to this moment is near.
+    /// All events up to this time are in `near`.
     last: u64,
     count: usize,
     most: usize,
@@ -71,7 +71,7 @@ impl Default for Queue {
 
 impl Queue {
     pub(crate) fn plan(&mut self, at: Tick, event: Event) {
-        assert!(at.0 >= self.now, "an event is planned for the past");
+        assert!(at.0 >= self.now, "event is planned for the past");
         self.count += 1;
         self.most = self.most.max(self.count);
         if at.0 > self.last {
@@ -84,7 +84,7 @@ impl Queue {
         let place = self.past + self.near[self.past..].partition_point(|&(other, _)| other <= at.0);
         self.near.insert(place, (at.0, event));
         if self.near.len() - self.past > MOST_NEAR && place < self.near.len() - 1 {
-            self.put_off();
+            self.spill();
         }
     }
 
@@ -96,14 +96,14 @@ impl Queue {
         Some((Tick(at), event))
     }
 
-    /// Whether everything that is near has been.
+    /// Whether all events in `near` have happened.
     pub(crate) fn is_due(&self) -> bool {
         self.past == self.near.len()
     }
 
-    /// Goes on to what happens next, when everything near has been; says what that is.
+    /// Sorts the next events after all of `near` have happened. Returns them.
     pub(crate) fn go_on(&mut self) -> &[(u64, Event)] {
-        assert!(self.is_due(), "something happens before that");
+        assert!(self.is_due(), "near events are left");
         self.near.clear();
         self.past = 0;
         let first = self.buckets.iter().position(|bucket| !bucket.is_empty());
@@ -134,31 +134,31 @@ impl Queue {
         self.buckets[first] = events;
     }
 
-    /// Too much is near: puts off what does not have to be. That happens when things have come eight times as thick as
-    /// they were, so it happens seldom.
-    fn put_off(&mut self) {
+    /// Moves events from an overfull `near` back to the buckets. This is rare: the event density must have
+    /// grown eightfold.
+    fn spill(&mut self) {
         let last = std::mem::replace(&mut self.last, self.near[self.past + NEAR].0);
         let later = self.near.partition_point(|&(at, _)| at <= self.last);
         let mut off = self.near.split_off(later);
-        // What differs from the one and from the other moment in the same bit stays where it is.
+        // Events that differ from both times in the same bit stay in their bucket.
         self.buckets[..=bucket(self.last, last)].iter_mut().for_each(|bucket| off.append(bucket));
         for (at, event) in off {
             self.buckets[bucket(self.last, at)].push((at, event));
         }
     }
 
-    /// The most that were planned at once.
+    /// Largest number of planned events.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 }
 
-/// The highest bit in which two times differ, counted from one; 0 if they are the same.
+/// The highest bit in which two times differ, counted from one; 0 if they are equal.
 fn bucket(last: u64, at: u64) -> usize {
     (u64::BITS - (last ^ at).leading_zeros()) as usize
 }
 
-/// Things with small numbers that are used again.
+/// Items with small, reused indices.
 pub(crate) struct Slab<T> {
     items: Vec<T>,
     free: Vec<u32>,
@@ -193,7 +193,7 @@ impl<T: Copy> Slab<T> {
         &mut self.items[place as usize]
     }
 
-    /// The most there ever were.
+    /// Largest number of items.
     pub(crate) fn most(&self) -> usize {
         self.items.len()
     }
@@ -202,7 +202,7 @@ impl<T: Copy> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_policy::share::Dice;
+    use forebay_policy::share::Rng;
 
     fn next(queue: &mut Queue) -> Option<(Tick, Event)> {
         if queue.is_due() {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_by_time_and_then_as_planned() {
+    fn events_are_ordered_by_time_then_insertion() {
         let mut queue = Queue::default();
         for (at, job) in [(5, 1), (3, 2), (5, 3), (3, 4)] {
             queue.plan(Tick(at), Event::Start(job));
@@ -225,21 +225,21 @@ mod tests {
     }
 
     #[test]
-    fn events_that_come_while_others_go_find_their_place() {
-        let (mut queue, mut all, mut dice) = (Queue::default(), Vec::new(), Dice::new(7));
+    fn events_inserted_between_pops_keep_the_order() {
+        let (mut queue, mut all, mut rng) = (Queue::default(), Vec::new(), Rng::new(7));
         for number in 0..50 {
-            queue.plan(Tick(dice.below(1 << 40)), Event::Start(number));
+            queue.plan(Tick(rng.below(1 << 40)), Event::Start(number));
         }
         let mut number = 50;
         while let Some((at, event)) = next(&mut queue) {
             all.push((at, event));
-            for _ in 0..dice.below(if number < 20_000 { 3 } else { 1 }) {
-                let later = match dice.below(3) {
+            for _ in 0..rng.below(if number < 20_000 { 3 } else { 1 }) {
+                let later = match rng.below(3) {
                     0 => 0,
-                    1 => dice.below(100),
+                    1 => rng.below(100),
                     _ => {
-                        let bits = dice.below(40);
-                        dice.below(1 << bits)
+                        let bits = rng.below(40);
+                        rng.below(1 << bits)
                     }
                 };
                 queue.plan(at.after(Tick(later)), Event::Start(number));
@@ -252,15 +252,15 @@ mod tests {
         assert!(all.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     }
 
-    /// Much more comes between now and what was to be next than is kept in order.
+    /// Many more events arrive before the next one than are kept sorted.
     #[test]
-    fn too_much_that_is_near_is_put_off_and_still_comes_in_order() {
-        let (mut queue, mut dice) = (Queue::default(), Dice::new(3));
+    fn overfull_near_list_is_spilled_and_stays_in_order() {
+        let (mut queue, mut rng) = (Queue::default(), Rng::new(3));
         queue.plan(Tick(1 << 30), Event::Start(0));
         queue.plan(Tick((1 << 30) + 9), Event::Start(1));
         assert_eq!(next(&mut queue), Some((Tick(1 << 30), Event::Start(0))));
         for number in 2..10_000 {
-            queue.plan(Tick((1 << 30) + dice.below(2_000)), Event::Start(number));
+            queue.plan(Tick((1 << 30) + rng.below(2_000)), Event::Start(number));
         }
         let mut all: Vec<(Tick, u32)> = Vec::new();
         while let Some((at, Event::Start(number))) = next(&mut queue) {
@@ -271,31 +271,31 @@ mod tests {
         assert!(all.is_sorted());
     }
 
-    /// Things come thicker and thicker, now near and now far.
+    /// Events arrive at increasing density, near and far.
     #[test]
-    fn whatever_comes_in_a_storm_comes_in_order() {
+    fn bursts_of_events_stay_in_order() {
         for seed in 1..16 {
-            let (mut queue, mut dice, mut number) = (Queue::default(), Dice::new(seed), 0);
+            let (mut queue, mut rng, mut number) = (Queue::default(), Rng::new(seed), 0);
             let mut plan = |queue: &mut Queue, at: u64| {
                 queue.plan(Tick(at), Event::Start(number));
                 number += 1;
                 number < 30_000
             };
-            let mut more = (0..=dice.below(3_000)).all(|_| plan(&mut queue, dice.below(1 << 20)));
+            let mut more = (0..=rng.below(3_000)).all(|_| plan(&mut queue, rng.below(1 << 20)));
             let (mut last, mut count) = ((Tick(0), 0), 0);
             while let Some((at, Event::Start(number))) = next(&mut queue) {
                 assert!((at, number) >= last, "seed {seed}");
                 (last, count) = ((at, number), count + 1);
-                let storm = if dice.below(50) == 0 { 400 } else { 3 };
-                let (come, bits) = (if more { dice.below(storm) } else { 0 }, dice.below(26));
-                more &= (0..come).fold(true, |_, _| plan(&mut queue, at.0 + dice.below(1 << bits)));
+                let storm = if rng.below(50) == 0 { 400 } else { 3 };
+                let (come, bits) = (if more { rng.below(storm) } else { 0 }, rng.below(26));
+                more &= (0..come).fold(true, |_, _| plan(&mut queue, at.0 + rng.below(1 << bits)));
             }
             assert_eq!(count, number, "seed {seed}");
         }
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn slab_reuses_indices() {
         let mut slab = Slab::default();
         let (one, two) = (slab.put('a'), slab.put('b'));
         assert_eq!((slab.take(one), slab.put('c'), *slab.get(two)), ('a', one, 'b'));

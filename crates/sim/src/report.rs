@@ -1,4 +1,4 @@
-//! What was seen.
+//! Results of a simulation.
 
 use crate::world::World;
 use forebay_policy::share::Tick;
@@ -7,30 +7,30 @@ use serde::Serialize;
 /// Most windows of a series.
 const MOST_WINDOWS: usize = 4096;
 
-/// Where all bytes are that processes have written.
+/// Location of all bytes that processes have written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Ledger {
-    /// Bytes whose writers were told that they are written.
+    /// Bytes of completed writes.
     pub taken: u64,
-    /// Bytes that went straight to targets.
+    /// Bytes written directly to targets.
     pub direct: u64,
-    /// Bytes that servers have sent to targets.
+    /// Bytes drained to targets.
     pub drained: u64,
     /// Bytes in buffers.
     pub held: u64,
-    /// The most that one server held.
+    /// The most bytes in one server's buffer.
     pub most_held: u64,
 }
 
 impl Ledger {
-    /// Whether nothing was lost or made up.
+    /// Whether no bytes were lost or invented.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.taken == self.direct + self.drained + self.held
     }
 }
 
-/// Bytes done for each job, window by window. When there are too many windows, they become twice as long.
+/// Bytes completed for each job, by window. When there are too many windows, their length doubles.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
     window: Tick,
@@ -43,7 +43,7 @@ impl Series {
     }
 
     pub(crate) fn count(&mut self, job: usize, now: Tick, bytes: u64) {
-        // What ends with a window belongs to it.
+        // An operation that ends with a window belongs to it.
         while (now.0.saturating_sub(1) / self.window.0) as usize >= MOST_WINDOWS {
             self.window.0 *= 2;
             for counts in &mut self.counts {
@@ -64,13 +64,13 @@ impl Series {
         self.window
     }
 
-    /// Bytes of a job in each window, up to the last in which it did anything.
+    /// Bytes of a job in each window, up to its last activity.
     #[must_use]
     pub fn job(&self, job: usize) -> &[u64] {
         &self.counts[job]
     }
 
-    /// Bytes of a job in whole windows between two moments.
+    /// Bytes of a job in whole windows between two times.
     #[must_use]
     pub fn between(&self, job: usize, from: Tick, to: Tick) -> u64 {
         let first = from.0.div_ceil(self.window.0) as usize;
@@ -80,7 +80,7 @@ impl Series {
     }
 }
 
-/// What became of a job.
+/// Result of a job.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct JobReport {
     /// Its label.
@@ -89,41 +89,41 @@ pub struct JobReport {
     pub started: Option<f64>,
     /// When its last process was done, in seconds.
     pub ended: Option<f64>,
-    /// When all it wrote was behind the buffer, in seconds.
+    /// When all its bytes were on targets, in seconds.
     pub settled: Option<f64>,
     /// Bytes it wrote.
     pub written: u64,
     /// Bytes it read.
     pub read: u64,
-    /// Seconds that a process spent in phases that read or write, on average.
+    /// Mean seconds of a process in phases that read or write.
     pub moving: f64,
 }
 
-/// What became of a scenario.
+/// Result of a scenario.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// When nothing was left to do, in seconds.
+    /// When all work was done, in seconds.
     pub ended: f64,
-    /// Things that happened.
+    /// Number of events.
     pub events: u64,
-    /// The most things that were planned at once.
+    /// Largest number of planned events.
     pub most_planned: usize,
-    /// The most requests under way at once.
+    /// Largest number of requests in flight.
     pub most_requests: usize,
-    /// The most writes on their way to targets or being worked on there.
+    /// Largest number of writes on their way to targets or in progress there.
     pub most_writes: usize,
-    /// Where all bytes are.
+    /// Location of all bytes.
     pub ledger: Ledger,
     /// Jobs, in the order of the scenario.
     pub jobs: Vec<JobReport>,
-    /// What was done when.
+    /// Completed work over time.
     pub series: Series,
     /// Bytes and seeks of each target.
     pub targets: Vec<(u64, u64)>,
 }
 
 impl World {
-    /// What was seen so far.
+    /// The results so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let secs = |at: Option<Tick>| at.map(Tick::secs);
@@ -131,7 +131,7 @@ impl World {
             label: plan.job.label.clone(),
             started: secs(task.started),
             ended: secs(task.ended),
-            settled: secs(task.settled),
+            settled: secs(task.drained),
             written: task.written,
             read: task.read,
             moving: task.moving as f64 / 1e9 / f64::from(plan.processes),

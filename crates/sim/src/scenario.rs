@@ -1,4 +1,4 @@
-//! What the machine is, and what runs on it. All numbers are checked before anything runs.
+//! The machine and its jobs. All values are checked before the run.
 
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
@@ -12,24 +12,24 @@ use std::fmt;
 const MOST_PROCESSES: u64 = 1 << 22;
 /// Most links, routers and storage servers.
 const MOST_HOPS: u64 = 1 << 20;
-/// Most targets: what an arbiter can tell apart.
+/// Most targets: the arbiter's limit.
 const MOST_TARGETS: u64 = 1 << 16;
-/// Rounds of a job fit into the number of a file.
+/// The round must fit into its field of a file id.
 pub(crate) const MOST_ROUNDS: u32 = 1 << 24;
 
-/// Links, routers or storage servers of one kind. Each serves what passes in turn.
+/// Links, routers or storage servers of one kind. Each serves its traffic in order of arrival.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HopGroup {
     /// How many there are.
     pub count: u32,
-    /// Bytes a second that each passes on.
+    /// Bytes per second of each.
     pub rate: f64,
-    /// What it adds to the time of everything that passes.
+    /// Latency that it adds.
     pub latency: Tick,
-    /// How much longer something takes by chance, as a share of what it took to get through: flows that share a network
-    /// are not served strictly in turn. 0 if they are.
+    /// Random extra time, as a share of the transit time: flows that share a network are not served strictly
+    /// in turn. 0 for none.
     pub unrest: f64,
-    /// The group behind it; its members are dealt to evenly.
+    /// The next group; its members get even shares.
     pub to: Option<usize>,
 }
 
@@ -38,49 +38,49 @@ pub struct HopGroup {
 pub struct TargetGroup {
     /// How many there are.
     pub count: u32,
-    /// What each is like.
+    /// The model of each.
     pub device: Device,
     /// The group of hops before them.
     pub via: Option<usize>,
 }
 
-/// When a server empties its buffer.
+/// When a server drains its buffer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum When {
     /// While more than this share of it is used.
     Above(f64),
-    /// When none of its processes is in the middle of writing.
+    /// When none of its processes is in a write phase.
     Between,
 }
 
-/// How data leaves a server.
+/// How a server drains.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DrainPlan {
-    /// In which order.
+    /// The drain order.
     pub order: Order,
-    /// Bytes that are gathered before any of them leave: a region of the buffer, put in order as a whole.
+    /// Bytes that are gathered before any of them leave: a region of the buffer, sorted as a whole.
     pub region: Option<Bytes>,
     /// The largest write.
     pub largest: Bytes,
-    /// Writes under way at once: of a server, or of a grant where targets are granted.
+    /// Writes in flight at once: of a server, or of a grant where targets are granted.
     pub streams: u32,
-    /// When.
+    /// When it drains.
     pub when: When,
-    /// A server begins so much later at most, by chance: no two machines do anything at the same moment.
+    /// Largest random delay before a server starts to drain, because real machines are not synchronised.
     pub lag: Tick,
-    /// What a server needs before each write, on average, by chance.
+    /// Mean random delay before each write.
     pub pause: Tick,
     /// The arbiter's rules, for `trio`.
     pub rules: Rules,
 }
 
-/// What becomes of writes when the buffer is full.
+/// What happens to writes when the buffer is full.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Full {
     /// They wait.
     #[default]
     Wait,
-    /// They go straight to the targets.
+    /// They go directly to the targets.
     Direct,
 }
 
@@ -89,81 +89,81 @@ pub enum Full {
 pub struct Servers {
     /// How many.
     pub count: u16,
-    /// What each takes in and gives out, in bytes a second.
+    /// Bytes per second of each, in and out.
     pub rate: Rate,
-    /// Requests that it works on at once.
+    /// Requests that it serves at once.
     pub turns: u32,
-    /// How much it can hold.
+    /// Buffer size.
     pub capacity: Bytes,
-    /// How it is shared.
+    /// Sharing policy.
     pub policy: Policy,
-    /// What enforces that.
+    /// The scheduler that enforces it.
     pub discipline: Discipline,
-    /// How often servers tell each other their jobs.
+    /// Interval in which servers exchange their job tables.
     pub lambda: Option<Tick>,
     /// The group of hops before them.
     pub via: Option<usize>,
-    /// How data leaves; if not at all, the buffer is the end of the way.
+    /// How it drains; if `None`, data stays in the buffer.
     pub drain: Option<DrainPlan>,
-    /// What becomes of writes when there is no room.
+    /// What happens to writes when the buffer is full.
     pub full: Full,
     /// Which writes are buffered.
     pub mode: Mode,
-    /// How streams of writes are looked at, where that decides.
+    /// Settings of the stream detector, for modes that use it.
     pub streams: route::Settings,
 }
 
-/// One thing that all processes of a job do.
+/// A phase that all processes of a job run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Phase {
-    /// Computes: for so long, give or take a share of that.
+    /// Computes for the given time, plus or minus a share of it.
     Compute(Tick, f64),
-    /// Writes so much in requests of a size.
+    /// Writes the given bytes in requests of the given size.
     Write(Bytes, Bytes),
-    /// Reads so much in requests of a size.
+    /// Reads the given bytes in requests of the given size.
     Read(Bytes, Bytes),
 }
 
-/// Where processes write.
+/// Access pattern of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Pattern {
-    /// Each to a file of its own, from the start on.
+    /// Each process writes its own file, from the start on.
     #[default]
     Own,
-    /// All to one file, each to a segment from its start on.
+    /// All write one file, each a contiguous segment.
     Segmented,
-    /// All to one file, in turn.
+    /// All write one file, interleaved by request.
     Strided,
-    /// All to one file, in turn, with a gap of so many bytes after each request.
+    /// All write one file, interleaved by request, with a gap of this many bytes after each.
     Spaced(Bytes),
-    /// All to one file, each to a segment, at random.
+    /// All write one file, each a segment in random order.
     Random,
 }
 
-/// Which targets a file gets.
+/// How the targets of a file are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Choose {
-    /// All files the same: the first ones.
+    /// The same first targets for all files.
     First,
-    /// One file after the other, round and round.
+    /// Round-robin over files.
     #[default]
     Round,
-    /// By chance.
+    /// At random.
     Chance,
-    /// One file after the other, while others make as many files, at any moment: what a file system does by itself.
+    /// Round-robin, while other jobs create as many files at random moments: the default of a file system.
     Crowded,
-    /// As the placement policy likes.
+    /// By the placement policy.
     Balanced,
 }
 
-/// How a job's files lie on targets.
+/// Layout of a job's files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutPlan {
-    /// Targets of each file.
+    /// Stripe count of each file.
     pub stripes: u32,
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     pub stripe: Bytes,
-    /// Which targets.
+    /// How the targets are chosen.
     pub choose: Choose,
 }
 
@@ -176,64 +176,64 @@ impl Default for LayoutPlan {
 /// Which servers a process uses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Spread {
-    /// One, near it: processes are dealt to the job's servers in blocks.
+    /// One: blocks of consecutive processes share a server.
     #[default]
     Home,
-    /// All of the job's, one for each piece of this size.
+    /// All of the job's servers, round-robin by pieces of this size.
     Stripes(Bytes),
-    /// One, by chance.
+    /// One, at random.
     Chance,
 }
 
 /// Whether a job uses the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Way {
-    /// It does.
+    /// It uses the buffer.
     #[default]
     Buffer,
-    /// It writes straight to the targets.
+    /// It writes directly to the targets.
     Direct,
 }
 
-/// A job: processes that do the same phases over and over, together.
+/// A job: processes that run the same phases repeatedly, together.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobPlan {
-    /// Who it is.
+    /// Its identity.
     pub job: Job,
-    /// How many processes.
+    /// Number of processes.
     pub processes: u32,
     /// The job whose end it waits for.
     pub after: Option<usize>,
-    /// When it begins; from the end of the other job on if it waits for one.
+    /// When it starts; relative to the end of the other job if it waits for one.
     pub start: Tick,
-    /// When it is told to stop.
+    /// When it is stopped.
     pub stop: Option<Tick>,
-    /// How often it does its phases.
+    /// How often it runs its phases.
     pub rounds: u32,
-    /// What it does.
+    /// Its phases.
     pub phases: Vec<Phase>,
     /// Whether processes wait for each other after each phase.
     pub together: bool,
-    /// Requests that a process has under way at once.
+    /// Requests of a process in flight at once.
     pub depth: u32,
-    /// What a process needs before each request, on average, by chance.
+    /// Mean random delay of a process before each request.
     pub pause: Tick,
-    /// Where it writes.
+    /// Its access pattern.
     pub pattern: Pattern,
-    /// How its files lie on targets.
+    /// Layout of its files.
     pub layout: LayoutPlan,
     /// Whether it uses the buffer.
     pub way: Way,
-    /// The servers it uses; all if none is named.
+    /// The servers it uses; all if empty.
     pub servers: Vec<u16>,
-    /// How it spreads over them.
+    /// How its processes use them.
     pub spread: Spread,
-    /// The group of hops that its processes begin at.
+    /// The group of hops that its requests start at.
     pub via: Option<usize>,
 }
 
 impl JobPlan {
-    /// A job that does nothing yet.
+    /// A job with default settings.
     #[must_use]
     pub fn new(job: Job, processes: u32, phases: Vec<Phase>) -> JobPlan {
         JobPlan {
@@ -257,7 +257,7 @@ impl JobPlan {
     }
 }
 
-/// What can fail.
+/// A part that can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// A server, by number.
@@ -266,18 +266,18 @@ pub enum Part {
     Target(u32),
 }
 
-/// Something that does not work for a while.
+/// A temporary failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What.
+    /// The part.
     pub part: Part,
-    /// From when on.
+    /// When it fails.
     pub at: Tick,
-    /// For how long.
+    /// How long it is down.
     pub lasts: Tick,
 }
 
-/// A machine and its work.
+/// A machine and its jobs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scenario {
     /// Links, routers, storage servers.
@@ -288,11 +288,11 @@ pub struct Scenario {
     pub targets: Vec<TargetGroup>,
     /// Jobs.
     pub jobs: Vec<JobPlan>,
-    /// What fails.
+    /// Failures.
     pub failures: Vec<Failure>,
-    /// Length of a window in which work is counted; doubles when there would be too many.
+    /// Length of a window for the time series; doubles when there are too many windows.
     pub window: Tick,
-    /// The end, if it does not end before.
+    /// Latest end of the run.
     pub until: Option<Tick>,
 }
 
@@ -310,7 +310,7 @@ impl Default for Scenario {
     }
 }
 
-/// Where in a scenario a fault is.
+/// Location of an error in a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A group of hops.
@@ -323,16 +323,16 @@ pub enum Place {
     Job(usize),
     /// A failure.
     Failure(usize),
-    /// The whole.
+    /// The whole scenario.
     Whole,
 }
 
-/// What cannot be.
+/// An error in a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// The key that is to be changed.
+    /// The key with the wrong value.
     pub key: &'static str,
     /// What is wrong with it.
     pub text: String,
@@ -351,18 +351,18 @@ fn fault(place: Place, key: &'static str, text: impl Into<String>) -> Checked {
 }
 
 impl Scenario {
-    /// How many targets there are.
+    /// Number of targets.
     #[must_use]
     pub fn target_count(&self) -> u32 {
         self.targets.iter().map(|group| group.count).fold(0, u32::saturating_add)
     }
 
-    /// Whether all of it can be.
+    /// Checks the whole scenario.
     pub fn check(&self) -> Checked {
         self.check_hops()?;
         for (i, group) in self.targets.iter().enumerate() {
             if group.count == 0 {
-                return fault(Place::Target(i), "count", "there is none");
+                return fault(Place::Target(i), "count", "must be at least 1");
             }
             self.check_via(Place::Target(i), group.via)?;
         }
@@ -378,7 +378,7 @@ impl Scenario {
             self.check_servers(servers)?;
         }
         if self.jobs.is_empty() {
-            return fault(Place::Whole, "job", "nothing runs");
+            return fault(Place::Whole, "job", "the scenario has no job");
         }
         if self.jobs.len() > MAX_JOBS {
             return fault(Place::Whole, "job", format!("more than {MAX_JOBS} jobs"));
@@ -395,14 +395,14 @@ impl Scenario {
             self.check_failure(Place::Failure(i), failure)?;
         }
         if self.window.0 == 0 {
-            return fault(Place::Whole, "window", "a window has a length");
+            return fault(Place::Whole, "window", "must be longer than 0");
         }
         Ok(())
     }
 
     fn check_via(&self, place: Place, via: Option<usize>) -> Checked {
         match via {
-            Some(group) if group >= self.hops.len() => fault(place, "via", "there is no such group"),
+            Some(group) if group >= self.hops.len() => fault(place, "via", "no such group of hops"),
             _ => Ok(()),
         }
     }
@@ -411,10 +411,14 @@ impl Scenario {
         for (i, group) in self.hops.iter().enumerate() {
             let place = Place::Hop(i);
             if group.count == 0 {
-                return fault(place, "count", "there is none");
+                return fault(place, "count", "must be at least 1");
             }
             if !(group.rate > 0.0 && group.rate.is_finite()) {
-                return fault(place, "rate", format!("nothing passes at {} bytes a second", group.rate));
+                return fault(
+                    place,
+                    "rate",
+                    format!("{} bytes per second is not a positive rate", group.rate),
+                );
             }
             if !(0.0..=10.0).contains(&group.unrest) {
                 return fault(place, "unrest", format!("{} is not from 0 to 10", group.unrest));
@@ -428,7 +432,7 @@ impl Scenario {
         for start in 0..self.hops.len() {
             let mut way = std::iter::successors(Some(start), |&at| self.hops[at].to);
             if way.nth(self.hops.len()).is_some() {
-                let text = "the way from here goes round in a circle and never arrives";
+                let text = "the path from this group is a loop and never reaches a target";
                 return fault(Place::Hop(start), "to", text);
             }
         }
@@ -451,15 +455,15 @@ impl Scenario {
         }
         let Some(drain) = &servers.drain else { return Ok(()) };
         if self.targets.is_empty() {
-            return fault(place, "drain", "there is no target to drain to");
+            return fault(place, "drain", "the scenario has no targets to drain to");
         }
         let rules = drain.rules;
         if drain.largest.0 == 0 || drain.streams == 0 || rules.alpha == 0 || rules.per_server == 0 {
-            return fault(place, "drain", "with nothing at a time it never ends");
+            return fault(place, "drain", "the largest write and the number of streams must be positive");
         }
         match drain.when {
             When::Above(share) if !(0.0..1.0).contains(&share) => {
-                fault(place, "above", format!("{share} is no share of the buffer below 1"))
+                fault(place, "above", format!("{share} is not a share of the buffer from 0 to below 1"))
             }
             _ => Ok(()),
         }
@@ -490,11 +494,15 @@ impl Scenario {
             match phase {
                 Phase::Write(bytes, request) | Phase::Read(bytes, request) => {
                     if bytes.0 == 0 || request.0 == 0 {
-                        return fault(place, "bytes", "a phase moves bytes, a request at a time");
+                        return fault(
+                            place,
+                            "bytes",
+                            "the bytes of a phase and of a request must be positive",
+                        );
                     }
                 }
                 Phase::Compute(_, jitter) if !(0.0..=1.0).contains(jitter) => {
-                    return fault(place, "jitter", format!("{jitter} is no share"));
+                    return fault(place, "jitter", format!("{jitter} is not a share from 0 to 1"));
                 }
                 Phase::Compute(..) => {}
             }
@@ -506,18 +514,18 @@ impl Scenario {
         for _ in 0..=self.jobs.len() {
             match before {
                 None => return self.check_use(place, plan),
-                Some(job) if job >= self.jobs.len() => return fault(place, "after", "there is no such job"),
+                Some(job) if job >= self.jobs.len() => return fault(place, "after", "no such job"),
                 Some(job) => before = self.jobs[job].after,
             }
         }
-        fault(place, "after", "the jobs wait for each other in a circle: none of them ever starts")
+        fault(place, "after", "the jobs wait for each other in a loop: none of them ever starts")
     }
 
-    /// Whether what a job uses is there.
+    /// Checks that the servers and targets of a job exist.
     fn check_use(&self, place: Place, plan: &JobPlan) -> Checked {
         let targets = self.target_count();
         let needs = match (&self.servers, plan.way) {
-            (None, Way::Buffer) => return fault(place, "way", "there are no servers"),
+            (None, Way::Buffer) => return fault(place, "way", "the scenario has no servers"),
             (Some(servers), Way::Buffer) => {
                 if let Some(bad) = plan.servers.iter().find(|&&one| one >= servers.count) {
                     return fault(place, "servers", format!("there is no server {bad}"));
@@ -525,7 +533,11 @@ impl Scenario {
                 servers.drain.is_some() || servers.full == Full::Direct || servers.mode != Mode::Buffer
             }
             (_, Way::Direct) if plan.phases.iter().any(|phase| matches!(phase, Phase::Read(..))) => {
-                return fault(place, "way", "targets are modelled for writing: only the buffer is read from");
+                return fault(
+                    place,
+                    "way",
+                    "reads bypassing the buffer are not modelled: read through the buffer",
+                );
             }
             (_, Way::Direct) => true,
         };
@@ -546,7 +558,7 @@ impl Scenario {
             Part::Target(one) if one >= self.target_count() => {
                 fault(place, "target", format!("there is no target {one}"))
             }
-            _ if failure.lasts.0 == 0 => fault(place, "lasts", "a failure takes time"),
+            _ if failure.lasts.0 == 0 => fault(place, "lasts", "must be longer than 0"),
             _ => Ok(()),
         }
     }

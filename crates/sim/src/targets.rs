@@ -1,26 +1,26 @@
-//! Targets at work, and the writes that are on their way to them.
+//! Targets, and the writes on their way to them.
 
 use crate::hops::Hops;
 use crate::queue::Event;
 use crate::scenario::Scenario;
 use crate::world::World;
 use forebay_model::{FileId, Span};
-use forebay_policy::device::{Target, Work};
+use forebay_policy::device::{ModelledTarget, Work};
 use forebay_policy::drain::{BatchId, TargetId};
 use forebay_policy::share::Tick;
 use std::collections::VecDeque;
 use std::hint::black_box;
 
-/// Who waits for a write.
+/// The originator of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// A request that goes straight to targets.
+    /// A request that bypasses the buffer.
     Request(u32),
-    /// A lane of a server, which is emptying itself.
-    Lane(u32, BatchId),
+    /// A drain queue of a server.
+    Drain(u32, BatchId),
 }
 
-/// A write on its way to a target or being worked on there.
+/// A write on its way to a target or in progress there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) owner: Owner,
@@ -30,16 +30,16 @@ pub(crate) struct Write {
     pub(crate) span: Span,
 }
 
-/// A target and what it is working on.
+/// A target and its writes in progress.
 pub(crate) struct Bay {
-    pub(crate) target: Target,
+    pub(crate) target: ModelledTarget,
     pub(crate) entry: u32,
     pub(crate) up: bool,
-    /// By work, of which each is larger than those before.
+    /// By work; numbers increase.
     pub(crate) works: VecDeque<(Work, u32)>,
-    /// Writes that came while it was down and must be done here.
+    /// Direct writes that arrived while it was down.
     pub(crate) stalled: Vec<u32>,
-    /// When it was to end something, and the number of that plan.
+    /// When it completes the next write, and the number of that plan.
     due: Option<Tick>,
     pub(crate) plan: u32,
     pub(crate) bytes: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Bay {
 }
 
 impl Bay {
-    /// Reads what every write meets here.
+    /// Prefetches the fields that every write uses.
     pub(crate) fn glance(&self) {
         black_box((self.works.front(), self.due, self.target.writers()));
     }
@@ -58,11 +58,11 @@ impl Bay {
     }
 }
 
-/// All of them, idle.
+/// All targets, idle.
 pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
     let all = plan.targets.iter().flat_map(|group| (0..group.count).map(move |one| (group, one)));
     all.map(|(group, one)| Bay {
-        target: Target::new(group.device.clone()),
+        target: ModelledTarget::new(group.device.clone()),
         entry: hops.entry(group.via, one, group.count),
         up: true,
         works: VecDeque::new(),
@@ -76,21 +76,21 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
 }
 
 impl World {
-    /// Sends a write to its target at a moment.
+    /// Sends a write to its target at the given time.
     pub(crate) fn dispatch(&mut self, write: Write, at: Tick) {
         let number = self.writes.put(write);
         if at == self.now { self.depart(number) } else { self.queue.plan(at, Event::Depart(number)) }
     }
 
-    /// A write is on its way.
+    /// A write leaves for its target.
     pub(crate) fn depart(&mut self, number: u32) {
         let write = *self.writes.get(number);
         let entry = self.bays[write.target.0 as usize].entry;
-        let at = self.hops.pass(entry, write.span.len(), self.now, &mut self.dice);
+        let at = self.hops.pass(entry, write.span.len(), self.now, &mut self.rng);
         if at == self.now { self.reach(number) } else { self.queue.plan(at, Event::Reach(number)) }
     }
 
-    /// A request goes straight to targets.
+    /// A request goes directly to targets.
     pub(crate) fn direct(&mut self, number: u32, at: Tick) {
         let request = *self.requests.get(number);
         let file = self.file(request.process);
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// A write is at its target.
+    /// A write has arrived at its target.
     pub(crate) fn reach(&mut self, number: u32) {
         let write = *self.writes.get(number);
         let bay = &mut self.bays[write.target.0 as usize];
@@ -120,20 +120,20 @@ impl World {
         let work = bay.target.begin(self.now, write.file, write.span);
         if bay.target.is_under_way(work) {
             bay.works.push_back((work, number));
-            self.aim(write.target.0);
+            self.plan_completion(write.target.0);
         } else {
             self.queue.plan(self.now, Event::Taken(number));
         }
     }
 
-    /// Plans when a target will end something next.
-    fn aim(&mut self, target: u32) {
+    /// Plans the next completion of a target.
+    fn plan_completion(&mut self, target: u32) {
         let bay = &mut self.bays[target as usize];
         let Some(next) = bay.target.next_end() else {
             bay.due = None;
             return;
         };
-        // More writers make ends later: then the earlier plan stands, and finds nothing to do.
+        // More writers make completions later: then the earlier plan stays, and finds nothing to do.
         if bay.due.is_none_or(|due| next < due) {
             bay.due = Some(next);
             bay.plan += 1;
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// A target has ended what it can have ended by now.
+    /// Completes the writes that have ended by now.
     pub(crate) fn end(&mut self, target: usize) {
         let bay = &mut self.bays[target];
         bay.due = None;
@@ -154,15 +154,15 @@ impl World {
         ended.extend(bay.target.ended(self.now).filter_map(number));
         ended.drain(..).for_each(|number| self.finish(number));
         self.ended = ended;
-        self.aim(target as u32);
+        self.plan_completion(target as u32);
     }
 
-    /// A target has a write.
+    /// A write is on its target.
     pub(crate) fn finish(&mut self, number: u32) {
         let write = self.writes.take(number);
         self.bays[write.target.0 as usize].bytes += write.span.len();
         match write.owner {
-            Owner::Lane(lane, batch) => self.drained(lane, batch, write.target),
+            Owner::Drain(drain_queue, batch) => self.drained(drain_queue, batch, write.target),
             Owner::Request(request) => self.part_done(request, write.span.len()),
         }
     }
@@ -174,7 +174,7 @@ impl World {
         request.parts -= 1;
         if request.parts == 0 {
             let request = self.requests.take(number);
-            self.answered(request);
+            self.completed(request);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The machine at work.
+//! The running machine.
 
-use crate::drains::Lane;
-use crate::foresight::Sight;
+use crate::drains::DrainQueue;
 use crate::hops::Hops;
+use crate::prefetch::Prefetch;
 use crate::processes::{Process, Task};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Ledger, Report, Series};
@@ -11,17 +11,17 @@ use crate::servers::{Request, Server};
 use crate::targets::{Bay, Write};
 use forebay_model::ServerId;
 use forebay_policy::arbiter::Arbiter;
-use forebay_policy::share::{Dice, Peers, Tick};
+use forebay_policy::share::{Peers, Rng, Tick};
 
 /// A machine in virtual time.
 pub struct World {
     pub(crate) plan: Scenario,
     pub(crate) now: Tick,
     pub(crate) queue: Queue,
-    /// What happens next, as far as it was looked at.
+    /// The next events, as far as they were prefetched.
     near: Vec<Event>,
-    sights: Vec<Sight>,
-    pub(crate) dice: Dice,
+    prefetches: Vec<Prefetch>,
+    pub(crate) rng: Rng,
     pub(crate) hops: Hops,
     pub(crate) processes: Vec<Process>,
     pub(crate) jobs: Vec<Task>,
@@ -29,12 +29,12 @@ pub struct World {
     pub(crate) requests: Slab<Request>,
     pub(crate) tickets: u64,
     pub(crate) servers: Vec<Server>,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) drain_queues: Vec<DrainQueue>,
     pub(crate) arbiter: Option<Arbiter>,
     pub(crate) peers: Option<(Peers, u64)>,
     pub(crate) bays: Vec<Bay>,
     pub(crate) writes: Slab<Write>,
-    /// Writes that a target has just ended, for a moment.
+    /// Scratch list of the writes that a target has just completed.
     pub(crate) ended: Vec<u32>,
     pub(crate) stamps: u64,
     pub(crate) ledger: Ledger,
@@ -50,7 +50,7 @@ pub fn simulate(plan: &Scenario, seed: u64) -> Result<Report, Fault> {
 }
 
 impl World {
-    /// A machine on which nothing has happened yet.
+    /// A machine before its first event.
     pub fn new(plan: &Scenario, seed: u64) -> Result<World, Fault> {
         plan.check()?;
         let hops = Hops::new(&plan.hops);
@@ -70,8 +70,8 @@ impl World {
             now: Tick(0),
             queue: Queue::default(),
             near: Vec::new(),
-            sights: Vec::new(),
-            dice: Dice::new(seed),
+            prefetches: Vec::new(),
+            rng: Rng::new(seed),
             hops,
             running: jobs.len(),
             processes,
@@ -79,7 +79,7 @@ impl World {
             requests: Slab::default(),
             tickets: 0,
             servers,
-            lanes: Vec::new(),
+            drain_queues: Vec::new(),
             arbiter,
             peers,
             bays,
@@ -109,26 +109,26 @@ impl World {
             self.queue.plan(failure.at.after(failure.lasts), Event::Mend(number as u32));
         }
         if let Some(lambda) = lambda {
-            self.queue.plan(lambda, Event::Tell);
+            self.queue.plan(lambda, Event::Exchange);
         }
     }
 
-    /// Lets the next thing happen; false if nothing will, or the time is up.
+    /// Handles the next event; false if there is none, or the time is up.
     pub fn step(&mut self) -> bool {
         if self.queue.is_due() {
             let mut near = std::mem::take(&mut self.near);
             near.clear();
             near.extend(self.queue.go_on().iter().map(|&(_, event)| event));
-            let mut sights = std::mem::take(&mut self.sights);
-            self.foresee(&near, &mut sights);
-            (self.near, self.sights) = (near, sights);
+            let mut prefetches = std::mem::take(&mut self.prefetches);
+            self.prefetch_events(&near, &mut prefetches);
+            (self.near, self.prefetches) = (near, prefetches);
         }
         let Some((at, event)) = self.queue.pop() else { return false };
         if self.plan.until.is_some_and(|until| at > until) {
             self.now = self.plan.until.unwrap_or(at);
             return false;
         }
-        assert!(at >= self.now, "time goes back");
+        assert!(at >= self.now, "time is monotonic");
         self.now = at;
         if let Event::End(target, plan) = event
             && self.bays[target as usize].plan != plan
@@ -148,8 +148,8 @@ impl World {
             Event::Leave(request) => self.leave(request),
             Event::Arrive(request) => self.arrive(request),
             Event::Served(request) => self.served(request),
-            Event::Ask(server) => {
-                self.servers[server as usize].asked = None;
+            Event::Poll(server) => {
+                self.servers[server as usize].poll_at = None;
                 self.serve(server as usize);
             }
             Event::Release(server) => self.release(server as usize),
@@ -157,7 +157,7 @@ impl World {
             Event::Reach(write) => self.reach(write),
             Event::Taken(write) => self.finish(write),
             Event::End(target, _) => self.end(target as usize),
-            Event::Tell => self.tell(),
+            Event::Exchange => self.exchange_tables(),
             Event::Fail(number) => match self.plan.failures[number as usize].part {
                 Part::Server(server) => self.server_fails(server),
                 Part::Target(target) => self.target_fails(target),
@@ -169,19 +169,19 @@ impl World {
         }
     }
 
-    /// The moment it has come to.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Tick {
         self.now
     }
 
-    /// When a job was done, if it was.
+    /// When a job ended, if it has.
     #[must_use]
     pub fn ended(&self, job: usize) -> Option<Tick> {
         self.jobs[job].ended
     }
 
-    /// Where all bytes are.
+    /// Location of all bytes.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         let held = self.servers.iter().map(|server| server.held).sum();

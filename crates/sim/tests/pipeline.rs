@@ -1,4 +1,4 @@
-//! The pipeline of regions in virtual time, against SSDUP's equations 2 to 4.
+//! The pipeline of regions in virtual time, compared with SSDUP's equations 2 to 4.
 
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
@@ -13,11 +13,11 @@ use forebay_sim::{
 
 const REQUEST: Bytes = Bytes::kib(256);
 const STAGE: Bytes = Bytes::mib(32);
-/// Stages that are written.
+/// Number of stages that are written.
 const ALL: u64 = 24;
 const WRITERS: u32 = 32;
 
-/// How long the writers took, and how long until everything was behind, in seconds.
+/// Seconds until the writers are done, and until all data is on the target.
 fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f64) {
     let capacity = Bytes(stages * STAGE.0);
     let drain = DrainPlan {
@@ -44,7 +44,7 @@ fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f
         mode,
         streams: Settings::default(),
     };
-    // A disk that sorts nothing: whoever writes to it in turns with others makes it seek every time.
+    // A disk without sorting: interleaved writers make it seek every time.
     let curve = Curve::new(&[(1, Bytes(200_000_000))]).expect("a curve");
     let device = Device { curve, seek: Tick::ms(2), streams: 1, queue: 1 };
     let job = Job { label: "1".into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 1 };
@@ -71,7 +71,7 @@ fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f
 }
 
 #[test]
-fn times_with_and_without_a_pipeline_are_those_of_the_equations() {
+fn times_with_and_without_a_pipeline_match_the_equations() {
     let all = ALL as f64;
     let (buffered, settled) = seconds(Mode::Buffer, ALL + 1, Full::Direct, None);
     let (ssd, flush) = (buffered / all, (settled - buffered) / all);
@@ -85,12 +85,12 @@ fn times_with_and_without_a_pipeline_are_those_of_the_equations() {
             (without / expected - 1.0).abs() < 0.05,
             "equation 2, {stages} stages: {without} for {expected}"
         );
-        // What a region holds lies in as many runs as there are writers, each of which begins with a seek.
+        // A region consists of as many runs as there are writers, each of which begins with a seek.
         let seeks = f64::from(WRITERS) * 0.002 * 2.0 / held;
         let flush = STAGE.0 as f64 / 200e6 + seeks;
         let with = seconds(Mode::Buffer, stages, Full::Wait, Some(2)).0;
         let expected = held * ssd + (all - held) * flush.max(ssd);
-        // The equations let the last region be filled after everything before it was flushed; here that happens meanwhile.
+        // The equations fill the last region after all others are flushed; the simulator overlaps the two.
         let overlapped = expected - held / 2.0 * ssd;
         assert!(
             with > overlapped * 0.95 && with < expected * 1.02,

@@ -1,25 +1,25 @@
-//! The stores of a service that is not running: checked and repaired together.
+//! Checks and repairs all stores of a service that is not running.
 
-use crate::data::Journals;
+use crate::data::{Journals, RecordView, checksum_at, data_name};
 use crate::files;
 use crate::homes::homes;
 use crate::inspect::{Inspection, inspect};
 use crate::meta::{FjallKv, Kv};
 use crate::names::{Flaw, Kind, check_at_rest, repair_at_rest};
 use crate::superblock::Superblock;
-use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId, Span};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CACHE: Bytes = Bytes::mib(16);
 
-/// A store that nobody serves for as long as this is held.
+/// A store that no server can open while this value exists.
 pub struct AtRest {
     dir: PathBuf,
     server: ServerId,
     kv: Arc<dyn Kv>,
-    /// Held for its lock.
+    /// Keeps the directory locked.
     _lock: File,
 }
 
@@ -32,7 +32,7 @@ impl AtRest {
         Ok(AtRest { dir: dir.to_owned(), server: superblock.server, kv, _lock: lock })
     }
 
-    /// The server it belongs to.
+    /// The server that owns the store.
     #[must_use]
     pub fn server(&self) -> ServerId {
         self.server
@@ -45,7 +45,7 @@ impl AtRest {
     }
 }
 
-/// The service that these stores make up, all of them.
+/// The service that these stores make up.
 fn service(stores: &[AtRest]) -> Result<Members> {
     let member = |store: &AtRest| Member {
         server: store.server,
@@ -68,8 +68,8 @@ fn views(journals: &[Inspection]) -> Vec<Journals<'_>> {
     journals.iter().map(|one| Journals { regions: &one.regions, clean: one.clean }).collect()
 }
 
-/// Says what is wrong with the stores of a service: loops, orphans, wrong link counts, names that lead nowhere, lengths,
-/// lost bytes, damaged regions. All stores of the service have to be given.
+/// Reports what is wrong with the stores of a service: loops, orphans, wrong link counts, dangling names, sizes, lost
+/// bytes, damaged regions. Needs all stores of the service.
 pub fn check_stores(stores: &[AtRest]) -> Result<Vec<Flaw>> {
     let (members, journals) = (service(stores)?, journals(stores)?);
     let kvs: Vec<&dyn Kv> = stores.iter().map(|store| &*store.kv).collect();
@@ -86,7 +86,40 @@ pub fn check_stores(stores: &[AtRest]) -> Result<Vec<Flaw>> {
     Ok(found)
 }
 
-/// Repairs what is safe to repair, and says what it did. Names that lead nowhere, and bytes of files that have no inode, go
+/// Reads the bytes of every record of the stores, and reports those that cannot be read or fail their checksum.
+pub fn check_payloads(stores: &[AtRest]) -> Result<Vec<Flaw>> {
+    let mut found = Vec::new();
+    for store in stores {
+        for region in inspect(&store.dir)?.regions.iter().filter(|region| !region.records.is_empty()) {
+            let path = files::regions_dir(&store.dir).join(data_name(region.region));
+            let flaw = |what: String| Flaw {
+                kind: Kind::Region,
+                what: format!("{}, region {}{what}", store.dir.display(), region.region),
+                safe: false,
+            };
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) => {
+                    found.push(flaw(format!(": {}", files::failed("open", &path, &error))));
+                    continue;
+                }
+            };
+            for record in &region.records {
+                let RecordView { slot, file: id, offset, len, position, crc, .. } = *record;
+                let span = Span::new(offset, offset + u64::from(len));
+                let wrong = match checksum_at(&file, position.into(), len.into()) {
+                    Ok(sum) if sum == crc => continue,
+                    Ok(_) => "fail their checksum".to_owned(),
+                    Err(error) => format!("cannot be read: {error}"),
+                };
+                found.push(flaw(format!(", record {slot}: file {id} bytes {span} {wrong}")));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Repairs what is safe to repair, and reports what it did. Removes dangling names and bytes of files without an inode
 /// only if `drop_dangling`.
 pub fn repair_stores(stores: &[AtRest], drop_dangling: bool) -> Result<Vec<String>> {
     let (members, journals) = (service(stores)?, journals(stores)?);

@@ -1,6 +1,7 @@
-//! The directory of a store: its lock, and the place of its regions.
+//! The directory of a store: its lock, and the location of its regions.
 
 use crate::data::{UNFINISHED, sync_dir};
+use crate::lasting::{MountHolder, mount_holder, stat_field};
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use forebay_shm::{EPOCHS_NAME, Epochs};
 use rustix::fs::{FlockOperation, flock, statfs};
@@ -13,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const TMPFS: u64 = 0x0102_1994;
-/// How often a lock is tried again while its holder is dying, 10 ms apart.
+/// How often a lock is tried again while its holder is exiting, 10 ms apart.
 const PATIENCE: u32 = 1000;
 
-/// What holds the regions.
+/// The storage that holds the regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
-    /// Memory: a tmpfs of the store's own where that is allowed. Lost with the machine.
+    /// Memory: a tmpfs of its own if mounting is permitted. Lost when the machine goes down.
     Memory,
     /// The file system of the store's directory.
     Disk,
@@ -30,7 +31,7 @@ pub(crate) fn bad(text: String) -> Error {
     Error::new(ErrorKind::BadStore, text)
 }
 
-/// An error of the file system under the store.
+/// An error of the file system that holds the store.
 pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     let (kind, hint) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -46,29 +47,29 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
 }
 
-/// What says that a store is being made, until it is, or removed.
+/// Marker file: the store is being created or removed.
 const MAKING: &str = "making";
-/// Where memory of users who may not mount is found.
+/// Prefix of the memory directories of users who may not mount.
 const SHARED_MEMORY: &str = "/dev/shm/forebay-";
 
-/// Makes a private directory if it is not there.
+/// Creates a private directory if it does not exist.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| failed("make", dir, &error))
 }
 
-/// Fails if others may look into a store's directory: the key that seals tokens is in it.
+/// Fails if other users may access a store's directory: it holds the key that seals tokens.
 pub(crate) fn check_private(dir: &Path) -> Result<()> {
-    let facts = std::fs::metadata(dir).map_err(|error| failed("look at", dir, &error))?;
+    let facts = std::fs::metadata(dir).map_err(|error| failed("stat", dir, &error))?;
     if facts.permissions().mode() & 0o077 != 0 {
         let advice = format!("run \"chmod 700 {}\" first", dir.display());
-        return Err(bad(format!("others may look into the store {}: {advice}", dir.display())));
+        return Err(bad(format!("other users may access the store {}: {advice}", dir.display())));
     }
     Ok(())
 }
 
-/// Marks a directory as a store that is being made, and removes what an earlier attempt left. A directory that holds
-/// anything else is refused.
+/// Marks a directory as a store that is being created, and removes the remains of an earlier attempt. Fails if the
+/// directory holds anything else.
 pub(crate) fn begin_making(dir: &Path) -> Result<()> {
     let making = dir.join(MAKING);
     if !making.exists() {
@@ -77,7 +78,7 @@ pub(crate) fn begin_making(dir: &Path) -> Result<()> {
             let name = entry.map_err(|error| failed("list", dir, &error))?.file_name();
             if name != "lock" {
                 return Err(bad(format!(
-                    "{} is not empty (it holds {}) and has no head of a store: choose an empty directory",
+                    "{} is not empty (it holds {}) and has no superblock: choose an empty directory",
                     dir.display(),
                     name.to_string_lossy()
                 )));
@@ -90,8 +91,8 @@ pub(crate) fn begin_making(dir: &Path) -> Result<()> {
     clear(dir)
 }
 
-/// Removes everything in the directory of a store, its head first: whoever dies over it leaves something that is no
-/// store any more, and can be removed again or made anew.
+/// Removes everything in the directory of a store, the superblock first. After a crash the directory is no store any
+/// more; removing or creating it can start again.
 pub(crate) fn remove_parts(dir: &Path) -> Result<()> {
     mark(dir)?;
     let head = dir.join("store");
@@ -101,7 +102,7 @@ pub(crate) fn remove_parts(dir: &Path) -> Result<()> {
     end_making(dir)
 }
 
-/// Whether making or removing a store has begun and not ended here.
+/// Whether a store in this directory is partly created or partly removed.
 pub(crate) fn is_half(dir: &Path) -> bool {
     dir.join(MAKING).exists()
 }
@@ -111,20 +112,20 @@ fn mark(dir: &Path) -> Result<()> {
     made.map_err(|error| failed("mark", dir, &error))
 }
 
-/// Removes what belongs to a store beside its head.
+/// Removes all parts of a store except its superblock.
 fn clear(dir: &Path) -> Result<()> {
     remove_regions_dir(dir)?;
     let meta = dir.join("meta");
     gone(std::fs::remove_dir_all(&meta), &meta)
 }
 
-/// The store is whole.
+/// Removes the marker: the store is complete.
 pub(crate) fn end_making(dir: &Path) -> Result<()> {
     let making = dir.join(MAKING);
     gone(std::fs::remove_file(&making), &making)
 }
 
-/// Removes files of regions that were being made when the process died.
+/// Removes the files of regions that were being created when the process died.
 pub(crate) fn clear_unfinished(regions: &Path) -> Result<()> {
     let list = std::fs::read_dir(regions).map_err(|error| failed("list", regions, &error))?;
     for entry in list {
@@ -136,7 +137,7 @@ pub(crate) fn clear_unfinished(regions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is gone already need not be removed.
+/// Treats a missing file as removed.
 fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
@@ -144,7 +145,7 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
-/// Locks a store's directory for as long as the returned file lives.
+/// Locks a store's directory for as long as the returned file is open.
 pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     for attempt in 0..=PATIENCE {
@@ -161,7 +162,7 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         }
-        // Whoever removed the store meanwhile took the file away: a lock on what has no name keeps nobody out.
+        // If the lock file was removed along with the store, a lock on the unlinked file excludes no other process.
         if is_at(&file, &path) {
             let note = file
                 .set_len(0)
@@ -182,34 +183,42 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 fn in_use(dir: &Path, holder: Option<u32>) -> Error {
-    let holder = holder.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}"));
+    let holder = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     bad(format!(
         "the store {} is in use by {holder}: stop that server first (\"forebay down\")",
         dir.display()
     ))
 }
 
-/// Whether a process is past its end: a server that was killed holds its lock until its memory is given back.
+/// Whether a process is exiting: a killed server holds its lock until the kernel has freed its memory.
 fn is_dying(pid: u32) -> bool {
     const EXITING: u64 = 4;
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // The command's name may hold spaces and brackets; the flags are the seventh field behind it.
-    let flags =
-        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & EXITING != 0)
+    let Some(flags) = stat_field(pid, 6) else { return true };
+    flags.parse::<u64>().is_ok_and(|flags| flags & EXITING != 0)
 }
 
-/// Where the regions of a store are.
+/// The directory of a store's regions.
 pub(crate) fn regions_dir(dir: &Path) -> PathBuf {
     dir.join("regions")
 }
 
-/// Whether a path is on a file system that lives in memory.
+/// Whether a path is on a tmpfs.
 pub(crate) fn is_in_memory(path: &Path) -> bool {
     statfs(path).is_ok_and(|facts| facts.f_type as u64 == TMPFS)
 }
 
-/// Makes an empty place for regions: on the store's own disk, or in memory by the best means we may use.
+/// Whether the regions of a new store will be in memory, and the file system that they must fit on, unless they get a
+/// tmpfs of their own.
+pub(crate) fn place_of_regions(dir: &Path, medium: Medium) -> (bool, Option<PathBuf>) {
+    let around = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
+    if medium == Medium::Disk || is_in_memory(around) {
+        return (is_in_memory(around), Some(dir.to_owned()));
+    }
+    let shared = Path::new(SHARED_MEMORY).parent().map(Path::to_owned);
+    (true, shared.filter(|_| !rustix::process::geteuid().is_root()))
+}
+
+/// Creates an empty directory for regions: on the store's own disk, or in memory by the best means permitted.
 pub(crate) fn make_regions_dir(
     dir: &Path,
     medium: Medium,
@@ -217,21 +226,65 @@ pub(crate) fn make_regions_dir(
     bytes: u64,
 ) -> Result<()> {
     let regions = regions_dir(dir);
-    if medium == Medium::Disk || is_in_memory(dir) {
+    if is_in_memory(dir) {
+        require_mount_holder(dir)?;
+        return make_dir(&regions);
+    }
+    if medium == Medium::Disk {
         return make_dir(&regions);
     }
     if rustix::process::geteuid().is_root() {
         make_dir(&regions)?;
         let size = bytes + bytes / 64 + (1 << 20);
         if mount_tmpfs(&regions, size).is_ok() {
-            return Ok(());
+            if is_lasting(&regions) {
+                return Ok(());
+            }
+            unmount(&regions, UnmountFlags::DETACH)
+                .map_err(|error| failed("unmount", &regions, &error.into()))?;
         }
-        // The root of a container may not mount, and does as everybody else.
+        // Root in a container may not mount, or its mounts end with this process. It then uses the shared directory.
         std::fs::remove_dir(&regions).map_err(|error| failed("remove", &regions, &error))?;
     }
     let elsewhere = PathBuf::from(format!("{SHARED_MEMORY}{incarnation}"));
+    require_mount_holder(elsewhere.parent().expect("the directory has a parent"))?;
     make_dir(&elsewhere)?;
     symlink(&elsewhere, &regions).map_err(|error| failed("link", &regions, &error))
+}
+
+fn is_lasting(place: &Path) -> bool {
+    mount_holder(place) != MountHolder::Unknown
+}
+
+/// Fails if a tmpfs would be lost with this process: acknowledged bytes must outlive it.
+fn require_mount_holder(place: &Path) -> Result<()> {
+    if !is_in_memory(place) || is_lasting(place) {
+        return Ok(());
+    }
+    Err(bad(format!(
+        "the memory at {} would be lost with the server's process: it is in a mount namespace of its own (a hardened \
+         systemd unit, a container). Give the server the /dev/shm of the machine, run it under an init process \
+         that stays, or keep data on disk (--disk)",
+        place.display()
+    )))
+}
+
+/// The note for the administrator if the memory of a store ends with a mount namespace or with this process.
+pub(crate) fn note_on_memory(dir: &Path) -> Option<String> {
+    let regions = regions_dir(dir);
+    if !is_in_memory(&regions) {
+        return None;
+    }
+    let end = match mount_holder(&regions) {
+        MountHolder::Init => return None,
+        MountHolder::Ancestor(pid, name) => {
+            format!("with its mount namespace, which process {pid} ({name}) keeps alive")
+        }
+        MountHolder::Unknown => {
+            "with this process: drain it, and give the server the /dev/shm of the machine".to_owned()
+        }
+    };
+    Some(format!("the memory of the store {} is lost {end}", dir.display()))
 }
 
 fn mount_tmpfs(at: &Path, size: u64) -> Result<()> {
@@ -241,12 +294,12 @@ fn mount_tmpfs(at: &Path, size: u64) -> Result<()> {
         mount("forebay", at, "tmpfs", flags, options.as_c_str())
     };
     let plain = format!("size={size},mode=0700");
-    // Kernels without huge pages in tmpfs refuse the option; small pages serve as well, only slower.
+    // Kernels without huge pages in tmpfs reject the option; small pages work too, only slower.
     let mounted = mount_with(format!("{plain},huge=within_size")).or_else(|_| mount_with(plain));
     mounted.map_err(|error| failed("mount memory at", at, &error.into()))
 }
 
-/// Says what holds the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
+/// Describes the storage of the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
 pub(crate) fn describe_medium(dir: &Path) -> String {
     let regions = regions_dir(dir);
     if !is_in_memory(&regions) {
@@ -262,28 +315,29 @@ pub(crate) fn describe_medium(dir: &Path) -> String {
     if huge { "tmpfs, huge pages".to_owned() } else { "tmpfs".to_owned() }
 }
 
-/// Removes the place of the regions with everything in it.
+/// Removes the directory of the regions with everything in it.
 pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
-    // Whoever was told something by a server that died here believes it no more.
+    // Clients stop trusting answers of the server that died on this store.
     if let Ok(file) = File::options().read(true).write(true).open(regions.join(EPOCHS_NAME)) {
         Epochs::end(&file).map_err(|error| failed("end", &regions, &error))?;
     }
     if let Ok(elsewhere) = std::fs::read_link(&regions) {
         if !elsewhere.to_string_lossy().starts_with(SHARED_MEMORY) {
-            let text = "leads to a place that Forebay did not make: remove it yourself";
+            let text = "links to a directory that Forebay did not make: remove it yourself";
             return Err(bad(format!("{} {text}", regions.display())));
         }
         discard(&elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }
-    // Not a mount point unless the store is in memory and we were root. A client that still has a region mapped keeps
-    // its memory, and nobody waits for that.
+    // A mount point only if the store is in memory and root created it. A lazy unmount does not wait for clients that
+    // still map a region; they keep its memory.
     let _ = unmount(&regions, UnmountFlags::DETACH);
     discard(&regions)
 }
 
-/// Removes a directory with everything in it. It loses its name first: whoever dies over it leaves all or nothing.
+/// Removes a directory with everything in it. It is renamed first, so that a crash leaves the directory complete or
+/// gone.
 fn discard(dir: &Path) -> Result<()> {
     let mut aside = dir.as_os_str().to_owned();
     aside.push(".gone");
@@ -293,7 +347,7 @@ fn discard(dir: &Path) -> Result<()> {
     gone(std::fs::remove_dir_all(&aside), &aside)
 }
 
-/// Whether there is any region.
+/// Whether the store has any region files.
 pub(crate) fn has_regions(dir: &Path) -> bool {
     let is_log = |entry: io::Result<DirEntry>| {
         entry.is_ok_and(|entry| entry.path().extension() == Some("log".as_ref()))

@@ -1,8 +1,8 @@
-//! The way in for fuzzers: whatever is found as head, metadata, journals and payload, recovery ends with a store or a
-//! reason, and shows no byte that no whole record holds.
+//! The entry point for fuzzers: from any superblock, metadata, journals and payload, recovery returns a store or an
+//! error, and never exposes a byte that no complete record holds.
 //!
-//! The input is one file after the other: the head, a byte for how the last run ended, a byte for the number of pairs in
-//! the metadata and the pairs (a byte for the length of each half), then journal and payload of every region.
+//! The input is one file after the other: the superblock, a byte for how the last run ended, a byte for the number of
+//! pairs in the metadata and the pairs (a byte for the length of each half), then journal and payload of every region.
 
 use crate::data::{
     CrashDisk, Data, Filled, Geometry, NoRings, Piece, Place, RecordView, Start, read_journal,
@@ -16,27 +16,27 @@ use std::sync::Arc;
 
 const STARTS: [Start; 3] = [Start::Clean, Start::ProcessDied, Start::MachineDied];
 
-/// Recovers whatever `bytes` are, and says whether that was a store. What it shows is checked byte by byte, recovered
-/// again, written to, and recovered once more.
+/// Recovers a store from `bytes`; false if they are not one. Checks every byte that the store returns, recovers it
+/// again, writes to it, and recovers it once more.
 pub fn fuzz(bytes: &[u8]) -> bool {
     let Some((found, start)) = Found::read(bytes) else { return false };
     let Some(data) = found.open(start) else { return false };
     let records = found.records();
     data.check_payloads(&|| false);
-    let before = show(&data, &records);
-    judge(&before, &records);
+    let before = read_records(&data, &records);
+    check_bytes(&before, &records);
     drop(data);
     let data = found.open(Start::ProcessDied).expect("what was recovered once can be recovered again");
     data.check_payloads(&|| false);
-    let again = show(&data, &records);
-    // Damage may be found in the background that was not met before; bytes that are shown stay what they are.
+    let again = read_records(&data, &records);
+    // The background check may find further damage. Bytes that can still be read must not change.
     for (before, again) in before.iter().zip(&again) {
         assert!(
             again.is_none() || before.is_none() || before == again,
-            "a second recovery shows something else"
+            "a second recovery returns different bytes"
         );
     }
-    use_it(&data);
+    write_and_read(&data);
     true
 }
 
@@ -48,7 +48,7 @@ struct Found {
     incarnation: Incarnation,
 }
 
-/// A record whose bytes are all there.
+/// A record and its bytes, if they match their checksum.
 struct Whole {
     view: RecordView,
     bytes: Option<Vec<u8>>,
@@ -91,7 +91,7 @@ impl Found {
         opened.ok().map(|(data, _)| data)
     }
 
-    /// What the journals say now, read without recovery.
+    /// The records of the journals, read without recovery.
     fn records(&self) -> Vec<Whole> {
         let names = self.disk.names();
         let read = |name: String| if names.contains(&name) { self.disk.read(&name) } else { Vec::new() };
@@ -110,8 +110,8 @@ impl Found {
     }
 }
 
-/// What can be read at the place of each record.
-fn show(data: &Data, records: &[Whole]) -> Vec<Option<Vec<u8>>> {
+/// The bytes that a read returns at the place of each record.
+fn read_records(data: &Data, records: &[Whole]) -> Vec<Option<Vec<u8>>> {
     let read = |view: &RecordView| {
         let pieces = data.read(view.file, view.offset, view.len).ok()?;
         let mut bytes = Vec::new();
@@ -119,18 +119,18 @@ fn show(data: &Data, records: &[Whole]) -> Vec<Option<Vec<u8>>> {
             match piece {
                 Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
                 Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
-                // Bytes of the back end, of which there is none.
-                Piece::Behind(_) => return None,
+                // Bytes in the back end; this store has none.
+                Piece::Backing(_) | Piece::Copied(_) => return None,
             }
         }
-        assert!(bytes.len() <= view.len as usize, "more than was asked for");
+        assert!(bytes.len() <= view.len as usize, "more than was requested");
         Some(bytes)
     };
     records.iter().map(|record| read(&record.view)).collect()
 }
 
-/// Every byte is zero, or that byte of a record whose bytes are all there.
-fn judge(shown: &[Option<Vec<u8>>], records: &[Whole]) {
+/// Checks that every byte is zero or comes from a record with a valid checksum.
+fn check_bytes(shown: &[Option<Vec<u8>>], records: &[Whole]) {
     for (bytes, Whole { view, .. }) in shown.iter().zip(records) {
         for (index, &byte) in bytes.iter().flatten().enumerate() {
             let place = view.offset + index as u64;
@@ -144,13 +144,13 @@ fn judge(shown: &[Option<Vec<u8>>], records: &[Whole]) {
                     .copied()
             };
             let right = byte == 0 || records.iter().any(|record| held(record) == Some(byte));
-            assert!(right, "file {} shows {byte} at {place}, which no whole record holds", view.file);
+            assert!(right, "file {} returns {byte} at {place}, which no complete record holds", view.file);
         }
     }
 }
 
-/// A store that opens takes bytes or says why not, and gives back what it took.
-fn use_it(data: &Data) {
+/// Writes to the store, or gets an error, and reads back what it wrote.
+fn write_and_read(data: &Data) {
     const FILE: FileId = FileId(u64::MAX - 7);
     let Ok(mut grant) = data.reserve(Uid(1), FILE, 100) else { return };
     let len = grant.len();
@@ -158,9 +158,9 @@ fn use_it(data: &Data) {
     let crc = crc32c(grant.as_mut_slice());
     let done = data.commit(FILE, Place::At(5), vec![Filled { grant, len, crc }], JobId(1));
     if done.is_ok() {
-        let read = data.read(FILE, 5, len).expect("what was acknowledged can be read");
+        let read = data.read(FILE, 5, len).expect("acknowledged bytes can be read");
         let right = |piece: &Piece| matches!(piece, Piece::Bytes(view) if view.as_ref().iter().all(|&byte| byte == 0x5a));
-        assert!(read.iter().all(right), "what was acknowledged is there");
+        assert!(read.iter().all(right), "acknowledged bytes are returned");
     }
 }
 
@@ -168,36 +168,36 @@ fn use_it(data: &Data) {
 mod tests {
     use super::*;
     use crate::superblock::boot_id;
-    use forebay_dice::{Corpus, Dice, alone};
     use forebay_model::{ServerId, Span};
+    use forebay_testkit::{Corpus, Rng, alone};
 
     const GEOMETRY: Geometry = Geometry { regions: 3, size: 2048, slots: 10 };
     const OURS: Incarnation = Incarnation(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
-    /// Bytes of address space that the driver may have: mappings of the test itself, and a few stores.
+    /// Address space limit of the driver: the mappings of the test itself, and a few stores.
     const MEMORY: u64 = 2 << 30;
 
-    /// What a store with these operations behind it looks like to a fuzzer.
+    /// The fuzzer input for a store after random operations.
     fn sample(start: u8, seed: u64) -> Vec<u8> {
         let (disk, kv) = (Arc::new(CrashDisk::default()), Arc::new(MemoryKv::new()));
         Data::format(&*disk, GEOMETRY, OURS).unwrap();
         let found = Found { disk, kv, geometry: GEOMETRY, incarnation: OURS };
         let data = found.open(Start::Fresh).unwrap();
-        let mut dice = Dice::new(seed);
-        for _ in 0..dice.below(30) {
-            let file = FileId(2 + dice.below(3));
-            match dice.below(8) {
-                0 => data.truncate(file, dice.below(900), Batch::default()).unwrap(),
-                1 => data.punch(file, Span::new(100, 100 + dice.below(300)), Batch::default()).unwrap(),
+        let mut rng = Rng::new(seed);
+        for _ in 0..rng.below(30) {
+            let file = FileId(2 + rng.below(3));
+            match rng.below(8) {
+                0 => data.truncate(file, rng.below(900), Batch::default()).unwrap(),
+                1 => data.punch(file, Span::new(100, 100 + rng.below(300)), Batch::default()).unwrap(),
                 2 => data.delete(file, Batch::default()).unwrap(),
-                _ => drop(write(&data, file, dice.below(700), &mut dice)),
+                _ => drop(write(&data, file, rng.below(700), &mut rng)),
             }
         }
         drop(data);
         found.pack(start)
     }
 
-    fn write(data: &Data, file: FileId, offset: u64, dice: &mut Dice) -> forebay_model::Result<()> {
-        let bytes = dice.bytes(1 + dice.clone().index(500));
+    fn write(data: &Data, file: FileId, offset: u64, rng: &mut Rng) -> forebay_model::Result<()> {
+        let bytes = rng.bytes(1 + rng.clone().index(500));
         let mut parts = Vec::new();
         let mut left = &bytes[..];
         while !left.is_empty() {
@@ -242,12 +242,12 @@ mod tests {
         }
     }
 
-    /// Gives bent bytes the checksums they would need: without that nothing gets past the first look.
-    fn repair(bytes: &mut [u8], dice: &mut Dice) {
+    /// Fixes the checksums of mutated bytes: otherwise nothing passes the first check.
+    fn repair(bytes: &mut [u8], rng: &mut Rng) {
         let Some((head, rest)) = bytes.split_at_mut_checked(HEAD) else { return };
         let crc = crc32c(&head[16..]);
         head[12..16].copy_from_slice(&crc.to_le_bytes());
-        // Wherever slots begin: a checksum in the wrong place is only more damage.
+        // Slots at a wrong position just get more damage.
         let log = (GEOMETRY.slots as usize + 2) * 64;
         let region = log + GEOMETRY.size as usize;
         let Some(first) = rest.len().checked_sub(region * GEOMETRY.regions as usize) else { return };
@@ -258,7 +258,7 @@ mod tests {
                     true => crc32c(&slot[4..]),
                     false => crc32c::crc32c_append(crc32c(&OURS.0.to_le_bytes()), &slot[4..]),
                 };
-                let crc = if dice.one_in(8) { !crc } else { crc };
+                let crc = if rng.one_in(8) { !crc } else { crc };
                 slot[..4].copy_from_slice(&crc.to_le_bytes());
             }
         }
@@ -270,10 +270,10 @@ mod tests {
             let samples: Vec<Vec<u8>> = (0..24).map(|number| sample(number as u8, number)).collect();
             assert!(samples.iter().all(|sample| fuzz(sample)), "every sample is a store");
             let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-            let (taken, refused) = Corpus::new(samples, &kept).run(6000, |bytes, dice| {
+            let (taken, refused) = Corpus::new(samples, &kept).run(6000, |bytes, rng| {
                 let mut bytes = bytes.to_vec();
-                if !dice.one_in(4) {
-                    repair(&mut bytes, dice);
+                if !rng.one_in(4) {
+                    repair(&mut bytes, rng);
                 }
                 fuzz(&bytes)
             });

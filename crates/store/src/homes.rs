@@ -1,12 +1,12 @@
-//! Which servers of its service have names, as a store remembers it.
+//! Which servers of the service hold names, as a store records it.
 
-use crate::meta::{Batch, Kv};
+use crate::meta::{Batch, KeySpace, Kv};
 use forebay_model::{Homes, Result};
 
-/// There only where the first server has all names.
-const KEY: &[u8] = b"f";
+/// Present only if the first server holds all names.
+const KEY: &[u8] = KeySpace::NamesWithFirst.prefix();
 
-/// Which servers have names.
+/// Which servers hold names.
 pub fn homes(kv: &dyn Kv) -> Result<Homes> {
     Ok(match kv.get(KEY)? {
         Some(_) => Homes::First,
@@ -14,7 +14,7 @@ pub fn homes(kv: &dyn Kv) -> Result<Homes> {
     })
 }
 
-/// From now on the first server has all names.
+/// Records that the first server holds all names.
 pub fn names_with_the_first(kv: &dyn Kv) -> Result<()> {
     let mut batch = Batch::default();
     batch.put(KEY, [1]);

@@ -1,4 +1,4 @@
-//! A look at a store's files from outside, without opening or changing it.
+//! Reads a store's files from outside, without opening or changing the store.
 
 use crate::data::{RecordView, read_journal};
 use crate::files::{describe_medium, failed, regions_dir};
@@ -9,18 +9,18 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// What a store's files say.
+/// The content of a store's files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Inspection {
-    /// The server it belongs to.
+    /// The server that owns the store.
     pub server: ServerId,
-    /// Which life of the store this is.
+    /// The incarnation of the store.
     pub incarnation: Incarnation,
-    /// When it was made, in seconds since the Unix epoch.
+    /// When it was created, in seconds since the Unix epoch.
     pub made: u64,
-    /// Whether it was closed in order.
+    /// Whether it was closed cleanly.
     pub clean: bool,
-    /// What holds the regions.
+    /// The storage of the regions.
     pub medium: String,
     /// Bytes in a region.
     pub region_size: u32,
@@ -30,26 +30,26 @@ pub struct Inspection {
     pub regions: Vec<RegionView>,
 }
 
-/// What one region's journal says.
+/// The content of one region's journal.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RegionView {
-    /// Which region.
+    /// The region.
     pub region: RegionId,
     /// Its generation; absent if the header is damaged.
     pub generation: Option<u32>,
     /// The user whose bytes it holds.
     pub uid: Option<Uid>,
-    /// Records of the present generation.
+    /// Records of the current generation.
     pub records: Vec<RecordView>,
-    /// Slots with an older generation's record.
+    /// Slots with a record of an older generation.
     pub stale: u32,
-    /// Slots that hold no whole record.
+    /// Slots without a complete record.
     pub torn: u32,
-    /// What is wrong with it.
+    /// What is wrong with the region.
     pub fault: Option<String>,
 }
 
-/// Reads the head and all journals of the store in a directory. A server may be using it at the same time.
+/// Reads the superblock and all journals of the store in a directory. A server may be using it at the same time.
 pub fn inspect(dir: &Path) -> Result<Inspection> {
     let superblock = Superblock::read(dir)?;
     let regions = (0..superblock.geometry.regions).map(|number| {
@@ -82,12 +82,12 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     })
 }
 
-/// Bytes that files can fill in the store in a directory; `None` where there is no store.
+/// Bytes that files can fill in the store in a directory; `None` if it holds no store.
 pub fn capacity_of(dir: &Path) -> Result<Option<Bytes>> {
     if !Superblock::exists(dir) {
         return Ok(None);
     }
     let geometry = Superblock::read(dir)?.geometry;
-    // One region is the cleaner's.
+    // One region is reserved for the cleaner.
     Ok(Some(Bytes(u64::from(geometry.regions.saturating_sub(1)) * u64::from(geometry.size))))
 }

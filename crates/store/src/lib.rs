@@ -1,12 +1,12 @@
-//! Bytes and names at rest: regions, journals, index, cleaner, recovery, namespace.
+//! File data and names on disk or in memory: regions, journals, index, cleaner, recovery, namespace.
 //!
-//! A [`Store`] is one directory for one process. [`Data`] holds the bytes of files, [`Names`] the tree of names;
-//! both keep their records in one metadata store behind [`Kv`].
+//! A [`Store`] is one directory, used by one process. [`Data`] holds the bytes of files, [`Names`] the directory tree;
+//! both keep their records in one metadata store, a [`Kv`].
 //!
-//! **Invariant**: whatever was acknowledged is there after the process died, whatever was synced is there after the
-//! machine died, and whatever was deleted never comes back.
+//! **Invariant**: acknowledged data survives the death of the process, synced data survives the death of the machine,
+//! and deleted data never comes back.
 //!
-//! **Deliberately absent**: sockets, policies, open files, the question who is allowed to connect.
+//! **Deliberately absent**: sockets, policies, open files, authentication.
 
 #![forbid(unsafe_code)]
 
@@ -16,30 +16,36 @@ mod files;
 mod fuzz;
 mod homes;
 mod inspect;
+mod lasting;
 mod meta;
 mod names;
 mod reshape;
+mod room;
 mod store;
 mod superblock;
+mod timeline;
 mod watch;
 
-pub use at_rest::{AtRest, check_stores, repair_stores};
+pub use at_rest::{AtRest, check_payloads, check_stores, repair_stores};
 pub use data::{
     AtFlush, Backlog, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled,
-    Geometry, Grant, MAX_FILE, MOST_BELLS, MOST_QUEUES, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece,
-    Place, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start, Traffic, changed_here_too,
+    Geometry, Grant, MAX_DOORBELLS, MAX_FILE, MAX_QUEUES, MapAt, MapOffer, MapPiece, Mapper, Missing,
+    NoRings, Picked, Piece, Place, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start, Traffic,
+    changed_here_too,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
 pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
-pub use meta::{Batch, CachedKv, Fault, FjallKv, Kv, Look, MemoryKv, Visit};
+pub use meta::{Batch, CachedKv, Fault, FjallKv, KeySpace, Kv, Look, MemoryKv, Visit};
 pub use names::{
-    Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
-    InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle,
-    Op, Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked,
-    Verdict, Walked, Withdrawal, check, check_all, repair,
+    Arrival, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
+    InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, NameReply, NameRequest,
+    Names, Next, Obstacle, Op, Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task,
+    Unlinked, Verdict, Walked, Withdrawal, check, check_all, repair,
 };
 pub use reshape::{Opening, Reshapes};
+pub use room::available_memory;
 pub use store::{Store, StoreConfig};
+pub use timeline::Timeline;

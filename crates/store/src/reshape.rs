@@ -1,16 +1,17 @@
-//! Changes of one file's bytes that several stores make, or none of them: truncations and holes.
+//! Truncations and holes of one file that several stores apply atomically: two-phase commit.
 //!
-//! The server that has the file's inode decides. It begins, has every other one *prepare* (note the change, durably),
-//! makes it in its own store together with a note of who has to hear of it, and tells the others to finish. What it does
-//! not know never was. Whoever meets a prepared file asks first what became of the change.
+//! The server that owns the file's inode is the coordinator. It begins a change, makes every other server *prepare* it
+//! (record it durably), applies it in its own store together with the list of servers that must finish, and notifies
+//! them. A change that the coordinator has no record of was aborted. A server that finds a prepared file requests the
+//! verdict first.
 //!
-//! **Invariant**: all stores make a change or none does, whoever dies in between.
+//! **Invariant**: all stores apply a change or none does, whichever process dies in between.
 //!
-//! **Deliberately absent**: messages; the order of two changes of one file, which the one that decides begins one after
-//! the other.
+//! **Deliberately absent**: messages; the order of two changes of one file, which the coordinator begins one after the
+//! other.
 
 use crate::data::Data;
-use crate::meta::{Batch, Kv};
+use crate::meta::{Batch, KeySpace, Kv};
 use crate::names::Verdict;
 use forebay_model::{Error, ErrorKind, FileId, Reshape, Result, ServerId, Stamp};
 use serde::de::DeserializeOwned;
@@ -21,30 +22,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const VERSION: u8 = 1;
-const PREPARED: &[u8] = b"r";
-const DECIDED: &[u8] = b"u";
-/// Most files that are prepared at the same time.
+const PREPARED: &[u8] = KeySpace::PreparedReshape.prefix();
+const DECIDED: &[u8] = KeySpace::DecidedReshape.prefix();
+/// Largest number of files prepared at the same time.
 const MOST: usize = 1024;
 
-/// A change that another server decides about.
+/// A change that another server coordinates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Prepared {
     serial: Stamp,
     change: Reshape,
 }
 
-/// A change that was made here.
+/// A change that this server coordinated and applied.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Decided {
     serial: Stamp,
-    /// Those that have to hear of it.
+    /// Servers that have not finished yet.
     left: Vec<ServerId>,
 }
 
-/// The changes that a store knows of.
+/// The distributed changes that a store has a record of.
 pub struct Reshapes {
     kv: Arc<dyn Kv>,
-    /// How many are prepared, so that nobody pays for what is rarely there.
+    /// Number of prepared changes, so that the common case of none is cheap.
     count: AtomicUsize,
     state: Mutex<State>,
 }
@@ -52,12 +53,12 @@ pub struct Reshapes {
 #[derive(Default)]
 struct State {
     prepared: HashMap<FileId, Prepared>,
-    /// Begun here, and not decided.
+    /// Begun by this server, and not decided.
     open: HashMap<FileId, Stamp>,
     decided: HashMap<FileId, Decided>,
 }
 
-/// A change in the making. Dropped before it is decided, it never was.
+/// A change that has begun. Dropping it before it is decided aborts it.
 pub struct Opening {
     file: FileId,
     serial: Stamp,
@@ -66,13 +67,19 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Which of all changes of the file this is.
+    /// The file that is changed.
+    #[must_use]
+    pub fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// The sequence number of the change among all changes of the file.
     #[must_use]
     pub fn serial(&self) -> Stamp {
         self.serial
     }
 
-    /// What changes.
+    /// The change itself.
     #[must_use]
     pub fn change(&self) -> Reshape {
         self.change
@@ -89,7 +96,7 @@ impl Drop for Opening {
 }
 
 impl Reshapes {
-    /// Brings back what was prepared and what was decided.
+    /// Loads prepared and decided changes.
     pub fn open(kv: Arc<dyn Kv>) -> Result<Arc<Reshapes>> {
         let mut state = State::default();
         for (file, value) in scan(&*kv, PREPARED)? {
@@ -106,17 +113,17 @@ impl Reshapes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a change that another server decides about, in place of one that it has given up.
+    /// Records a change that another server coordinates, replacing one that the coordinator aborted.
     pub fn prepare(&self, file: FileId, serial: Stamp, change: Reshape) -> Result<()> {
         {
             let mut state = self.state();
             let known = state.prepared.get(&file).map(|known| known.serial);
             if known.is_some_and(|known| known > serial) {
-                let text = format!("a later change of file {file} was prepared already");
+                let text = format!("a later change of file {file} is already prepared");
                 return Err(Error::new(ErrorKind::Stale, text));
             }
             if known.is_none() && state.prepared.len() >= MOST {
-                let text = format!("{MOST} files wait for what becomes of their changes: try again");
+                let text = format!("{MOST} files have prepared changes without a verdict: try again");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             let prepared = Prepared { serial, change };
@@ -129,7 +136,7 @@ impl Reshapes {
         self.kv.sync()
     }
 
-    /// The change of a file of which it is not known here what became of it.
+    /// The prepared change of a file whose verdict is not known on this server.
     #[must_use]
     pub fn pending(&self, file: FileId) -> Option<Stamp> {
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -138,13 +145,13 @@ impl Reshapes {
         self.state().prepared.get(&file).map(|prepared| prepared.serial)
     }
 
-    /// All of them. After a start, and now and then, those who decide are to be asked.
+    /// All pending changes. The server requests their verdicts after a start and periodically.
     #[must_use]
     pub fn all_pending(&self) -> Vec<(FileId, Stamp)> {
         self.state().prepared.iter().map(|(&file, prepared)| (file, prepared.serial)).collect()
     }
 
-    /// Makes or forgets a change that was prepared, if it still is.
+    /// Applies or discards a prepared change, if it is still prepared.
     pub fn finish(&self, data: &Data, file: FileId, serial: Stamp, verdict: Verdict) -> Result<()> {
         {
             let mut state = self.state();
@@ -161,11 +168,11 @@ impl Reshapes {
             state.prepared.remove(&file);
             self.count.store(state.prepared.len(), Ordering::SeqCst);
         }
-        // The one that decided forgets the change when all have made it.
+        // The coordinator forgets the change when all servers have applied it.
         self.kv.sync()
     }
 
-    /// Begins a change. All that was decided before has to be told first.
+    /// Begins a change. All servers must have finished the one before.
     pub fn begin(self: &Arc<Reshapes>, file: FileId, serial: Stamp, change: Reshape) -> Result<Opening> {
         let mut state = self.state();
         if state.open.contains_key(&file) || state.decided.contains_key(&file) {
@@ -175,8 +182,8 @@ impl Reshapes {
         Ok(Opening { file, serial, change, shapes: Arc::clone(self) })
     }
 
-    /// Makes a change here and with it the changes in `with`, and notes who has to hear of it. Nothing happens if that
-    /// was done before.
+    /// Applies a change on this server together with the changes in `with`, and records which servers must finish it.
+    /// Does nothing if it was already decided.
     pub fn decide(
         &self,
         data: &Data,
@@ -203,7 +210,7 @@ impl Reshapes {
         self.kv.sync()
     }
 
-    /// What became of a change that was begun here; nothing if that is open.
+    /// The verdict on a change that this server began; `None` if it is still undecided.
     pub fn verdict(&self, file: FileId, serial: Stamp) -> Result<Option<Verdict>> {
         let verdict = {
             let state = self.state();
@@ -213,14 +220,14 @@ impl Reshapes {
                 _ => Verdict::Undone,
             }
         };
-        // Others may hear of what is done only when that survives the death of the machine.
+        // Other servers may learn that a change is done only when that survives the death of the machine.
         if verdict == Verdict::Done {
             self.kv.sync()?;
         }
         Ok(Some(verdict))
     }
 
-    /// The last change of a file, and who has still to hear that it was made.
+    /// The last decided change of a file, and the servers that have not finished it.
     pub fn untold(&self, file: FileId) -> Result<Option<(Stamp, Vec<ServerId>)>> {
         let untold = self.state().decided.get(&file).map(|decided| (decided.serial, decided.left.clone()));
         if untold.is_some() {
@@ -229,13 +236,13 @@ impl Reshapes {
         Ok(untold)
     }
 
-    /// The files of which some have still to hear.
+    /// The files with a decided change that some servers have not finished.
     #[must_use]
     pub fn all_untold(&self) -> Vec<FileId> {
         self.state().decided.keys().copied().collect()
     }
 
-    /// A server has finished a change.
+    /// Records that a server has finished a change.
     pub fn told(&self, file: FileId, serial: Stamp, server: ServerId) -> Result<()> {
         let mut state = self.state();
         let Some(decided) = state.decided.get_mut(&file).filter(|decided| decided.serial == serial) else {
@@ -252,7 +259,7 @@ impl Reshapes {
         Ok(())
     }
 
-    /// Removes a file's bytes for ever, and what is known of its changes. The changes in `with` happen together with it.
+    /// Deletes a file's bytes and all records of its changes. The changes in `with` are committed together with it.
     pub fn delete(&self, data: &Data, file: FileId, mut with: Batch) -> Result<()> {
         let mut state = self.state();
         if state.prepared.contains_key(&file) {
@@ -297,7 +304,7 @@ fn scan(kv: &dyn Kv, kind: &[u8]) -> Result<Vec<(FileId, Vec<u8>)>> {
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
-    postcard::to_extend(value, vec![VERSION]).expect("a note can always be written to memory")
+    postcard::to_extend(value, vec![VERSION]).expect("a record can always be encoded")
 }
 
 fn decode<T: DeserializeOwned>(file: FileId, bytes: &[u8]) -> Result<T> {
@@ -305,6 +312,6 @@ fn decode<T: DeserializeOwned>(file: FileId, bytes: &[u8]) -> Result<T> {
         [VERSION, rest @ ..] => postcard::from_bytes(rest).ok(),
         _ => None,
     };
-    let text = || format!("the note of a change of file {file} cannot be read");
+    let text = || format!("the record of a change of file {file} is damaged");
     note.ok_or_else(|| Error::new(ErrorKind::BadStore, text()))
 }

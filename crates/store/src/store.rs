@@ -2,44 +2,48 @@
 
 use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, queues_cost, rings_cost};
 use crate::files::{self, Medium, bad};
-use crate::meta::{Batch, CachedKv, FjallKv, Kv};
+use crate::meta::{Batch, CachedKv, FjallKv, KeySpace, Kv};
 use crate::names::{Names, Root};
 use crate::reshape::Reshapes;
+use crate::room;
 use crate::superblock::{Superblock, boot_id};
 use crate::watch::WatchedKv;
 use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
-use forebay_shm::Epochs;
+use forebay_shm::{Epochs, TokenKeys};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// Where the metadata says which life of the store it belongs to.
-pub(crate) const INCARNATION_KEY: &[u8] = b"v";
+/// The key under which the metadata records the incarnation of its store.
+pub(crate) const INCARNATION_KEY: &[u8] = KeySpace::Incarnation.prefix();
 const META_CACHE: Bytes = Bytes::mib(64);
-/// Bytes of payload for each journal record: smaller writes than this fill the journal before the region.
+/// Bytes of payload per journal record. Writes smaller than this fill the journal before the region.
 const BYTES_PER_SLOT: u64 = 2048;
 const ALIGN: u64 = 64 << 10;
+/// A clock that is ahead by more than this is reported; machines correct smaller differences every day.
+const AHEAD: Duration = Duration::from_secs(60);
 
-/// What to make, or what to open.
+/// How to create or open a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// The directory.
     pub dir: PathBuf,
-    /// The server it belongs to.
+    /// The server that owns the store.
     pub server: ServerId,
-    /// Bytes that files can fill; fixed when the store is made.
+    /// Bytes that files can fill; fixed when the store is created.
     pub capacity: Bytes,
-    /// Bytes in a region; chosen by capacity if absent.
+    /// Bytes in a region; derived from the capacity if absent.
     pub region: Option<Bytes>,
-    /// What holds the regions.
+    /// The kind of storage that holds the regions.
     pub medium: Medium,
-    /// The root directory, which is made in the store of the first server.
+    /// The root directory, created in the store of the first server.
     pub root: Option<Root>,
 }
 
-/// Bytes and names at rest, in one directory, for one process at a time.
+/// Bytes and names of files in one directory, for one process at a time.
 pub struct Store {
     dir: PathBuf,
     data: Arc<Data>,
@@ -52,13 +56,14 @@ pub struct Store {
     medium: String,
     notes: Vec<String>,
     epochs: Option<Arc<Epochs>>,
+    keys: Mutex<Option<TokenKeys>>,
     checker: Checker,
-    /// Held for its lock.
+    /// Keeps the directory locked.
     _lock: File,
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes one where there is none.
+    /// Opens the store in a directory, or creates one if the directory holds none.
     pub fn open_or_create(config: &StoreConfig) -> Result<Store> {
         files::make_dir(&config.dir)?;
         let lock = files::lock_dir(&config.dir)?;
@@ -101,8 +106,8 @@ impl Store {
         let kv: Arc<dyn Kv> = watched.clone();
         if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
             return Err(bad(format!(
-                "{} holds the metadata of another store: give it back its own, or run \"forebay store replace {}\" \
-                 again if that was interrupted",
+                "{} holds the metadata of another store: restore the metadata of this store, or run \"forebay \
+                 store replace {}\" again if it was interrupted",
                 dir.join("meta").display(),
                 dir.display()
             )));
@@ -118,25 +123,29 @@ impl Store {
         if start == Start::MachineDied {
             data.sync_all()?;
         }
-        // Only now: until every payload is checked, whoever opens the store has to check them again.
+        // The boot id is written only now: until all payloads are checked, the next process must check them again.
         superblock.boot = boot_id()?;
         superblock.write(&dir)?;
-        let names = Names::open(Arc::clone(&kv), superblock.server)?;
+        let names = Names::open(Arc::clone(&kv), superblock.server)?.with_times(data.times().clone());
         let reshapes = Reshapes::open(Arc::clone(&kv))?;
         let nameless = nameless(&data, &names)?;
         if start == Start::MachineDied {
-            // Their creation never became durable, so nobody was told that they exist for good.
+            // Their creation never became durable, so it was never reported as durable to a client.
             nameless.iter().try_for_each(|&file| data.delete(file, Batch::default()))?;
         }
         let epochs = make_epochs(&data)?;
         if let Some(epochs) = &epochs {
-            watched.tell(epochs.clone());
-            data.tell(epochs.clone());
+            watched.notify(epochs.clone());
+            data.notify(epochs.clone());
         }
+        // Without space for the keys, the next process finds none.
+        let keys = data.open_keys(start).ok();
         let data = Arc::new(data);
         let checker = Checker::start(&data, start);
         let medium = files::describe_medium(&dir);
         let mut notes = notes(config, geometry);
+        notes.extend(files::note_on_memory(&dir));
+        notes.extend(note_on_clock(data.ahead_of_clock()));
         if start != Start::MachineDied && !nameless.is_empty() {
             let text = "files have bytes but no name: the metadata may be damaged; their space stays in use";
             notes.push(format!("{} {text}", nameless.len()));
@@ -153,13 +162,27 @@ impl Store {
             medium,
             notes,
             epochs,
+            keys: Mutex::new(keys),
             checker,
             _lock: lock,
         })
     }
 
-    /// Gives up the bytes of a store whose regions are lost, and makes new ones. Names stay; reading what was lost
-    /// gives an I/O error.
+    /// Fails if the stores that do not exist yet do not fit. All configured stores share one machine and one parent
+    /// directory.
+    pub fn demand_room(configs: &[StoreConfig]) -> Result<()> {
+        let (mut need, mut place) = (0_u64, None);
+        for config in configs.iter().filter(|config| !Superblock::exists(&config.dir)) {
+            need = need.saturating_add(cost(geometry(config.capacity, config.region)?));
+            place = Some(config);
+        }
+        let Some(StoreConfig { dir, medium, .. }) = place else { return Ok(()) };
+        let (in_memory, place) = files::place_of_regions(dir, *medium);
+        room::demand(need, in_memory, place.as_deref())
+    }
+
+    /// Discards the bytes of a store whose regions are lost, and creates new regions. Names stay; reading lost bytes
+    /// returns an I/O error.
     pub fn replace(dir: &Path, medium: Medium) -> Result<Incarnation> {
         Superblock::read(dir)?;
         let _lock = files::lock_dir(dir)?;
@@ -172,9 +195,9 @@ impl Store {
         Ok(fresh.incarnation)
     }
 
-    /// Removes a store with everything in it. Whoever dies over it can do it again.
+    /// Removes a store with everything in it. An interrupted removal can be repeated.
     pub fn remove(dir: &Path) -> Result<()> {
-        // Before anything is made there, the lock included.
+        // Checked before the lock file is created in the directory.
         if !files::is_half(dir) {
             Superblock::read(dir)?;
         }
@@ -183,57 +206,57 @@ impl Store {
             Superblock::read(dir)?;
         }
         files::remove_parts(dir)?;
-        // Last: nobody else may begin here before everything is gone.
+        // The lock file goes last: no other process may create a store in this directory before everything is removed.
         let lock = dir.join("lock");
         std::fs::remove_file(&lock).map_err(|error| files::failed("remove", &lock, &error))?;
-        // Whatever else is in there is not ours to remove.
+        // Other files in the directory do not belong to the store, so a failure is fine.
         let _ = std::fs::remove_dir(dir);
         Ok(())
     }
 
-    /// The bytes.
+    /// The bytes of files.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// The names.
+    /// The names of files.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Changes of bytes that other stores make too.
+    /// Truncations and holes that several stores apply together.
     #[must_use]
     pub fn reshapes(&self) -> &Arc<Reshapes> {
         &self.reshapes
     }
 
-    /// The metadata behind both.
+    /// The metadata store that data and names share.
     #[must_use]
     pub fn meta(&self) -> &Arc<dyn Kv> {
         &self.kv
     }
 
-    /// Which life of the store this is.
+    /// The incarnation of the store.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.superblock.incarnation
     }
 
-    /// How the last run ended.
+    /// How the last run of the server process ended.
     #[must_use]
     pub fn start(&self) -> Start {
         self.start
     }
 
-    /// What recovery found.
+    /// The result of recovery.
     #[must_use]
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// What holds the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
+    /// The storage of the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
     #[must_use]
     pub fn medium(&self) -> &str {
         &self.medium
@@ -245,35 +268,45 @@ impl Store {
         &self.dir
     }
 
-    /// What an administrator should know about how the store was opened.
+    /// Notes for the administrator about how the store was opened.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// By what clients see how long an answer counts; none where they cannot see it.
+    /// The epochs by which clients check their cached answers; `None` if they could not be created.
     #[must_use]
     pub fn epochs(&self) -> Option<&Epochs> {
         self.epochs.as_deref()
     }
 
-    /// Does what the last change of a name has left for a moment in which nobody waits.
+    /// Keys that outlive this process, including those of an earlier process. Can be taken once; `None` if the store
+    /// had no space for them.
+    pub fn take_keys(&self) -> Option<TokenKeys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Does the work that the last change of a name deferred.
     pub fn tidy(&self) {
         self.kv.tidy();
     }
 
-    /// To be called now and then: does what the next one would have to wait for, if nobody is there.
+    /// Called periodically: does deferred work while the store is idle.
     pub fn rest(&self) -> Result<()> {
         self.kv.rest()
     }
 
-    /// Makes everything durable and notes that the store was left in order.
+    /// Makes everything durable and marks the store as closed cleanly.
     pub fn close(&self) -> Result<()> {
         self.checker.stop();
         if let Some(epochs) = &self.epochs {
             epochs.retire();
         }
-        self.data.settle_all()?;
+        // Files that a process still maps continue under the next server process.
+        self.data.mapped().into_iter().try_for_each(|file| self.data.end_map(file).map(drop))?;
+        // The next server process must find only the rings of live processes.
+        self.data.tend_rings(Duration::MAX)?;
+        self.data.persist_all_sizes()?;
         self.data.sync_all()?;
         self.data.store_clock()?;
         self.kv.sync()?;
@@ -281,7 +314,8 @@ impl Store {
     }
 }
 
-/// Checks payloads in the background. After the machine died, and in a new store, there is nothing left to check.
+/// Checks payloads in the background. A new store, and one that recovery checked after the machine died, needs no
+/// check.
 struct Checker {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -302,7 +336,7 @@ impl Checker {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It only reads; whatever made it panic is met again by whoever reads the same bytes.
+            // The thread only reads. Reading the same bytes again hits whatever made it panic.
             let _ = thread.join();
         }
     }
@@ -317,6 +351,7 @@ impl Drop for Checker {
 fn create(config: &StoreConfig) -> Result<()> {
     let dir = &config.dir;
     let geometry = geometry(config.capacity, config.region)?;
+    Store::demand_room(std::slice::from_ref(config))?;
     files::begin_making(dir)?;
     let made = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let superblock = Superblock {
@@ -336,11 +371,7 @@ fn create(config: &StoreConfig) -> Result<()> {
 }
 
 fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallKv) -> Result<()> {
-    let Geometry { regions, size, .. } = superblock.geometry;
-    let one = u64::from(size) + superblock.geometry.log_len();
-    // One more than there are: a region is made anew beside the old one.
-    let bytes = (u64::from(regions) + 1) * one + rings_cost() + queues_cost();
-    files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
+    files::make_regions_dir(dir, medium, superblock.incarnation, cost(superblock.geometry))?;
     let place = files::regions_dir(dir);
     let disk = DirDisk::new(place.clone(), files::is_in_memory(&place));
     Data::format(&disk, superblock.geometry, superblock.incarnation)?;
@@ -350,17 +381,26 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
     kv.sync()
 }
 
-/// Epochs for this life of the store. Where there is no room for them, clients ask every time.
-fn make_epochs(data: &Data) -> Result<Option<Arc<Epochs>>> {
-    let Ok(file) = data.make_epochs() else { return Ok(None) };
-    let life = random_incarnation()?.0 as u64 | 1;
-    Ok(Epochs::create(&file, life).ok().map(Arc::new))
+/// Upper bound of the bytes that the regions and their files take.
+fn cost(geometry: Geometry) -> u64 {
+    let one = u64::from(geometry.size) + geometry.log_len();
+    // One more than the number of regions: a region is recreated beside its old files.
+    (u64::from(geometry.regions) + 1) * one + rings_cost() + queues_cost()
 }
 
-/// How many regions of which size make up a capacity, with one more for the cleaner.
+/// Creates the epochs for this run of the server process. Without space for them, clients revalidate every time.
+fn make_epochs(data: &Data) -> Result<Option<Arc<Epochs>>> {
+    let Ok(file) = data.make_epochs() else { return Ok(None) };
+    let run = random_incarnation()?.0 as u64 | 1;
+    Ok(Epochs::create(&file, run).ok().map(Arc::new))
+}
+
+/// The number and size of regions for a capacity, with one more region for the cleaner.
 fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
-    let wanted =
-        region.map_or_else(|| (capacity.0 / 256).clamp(4 << 20, 256 << 20).min(capacity.0 / 4), |r| r.0);
+    // A region serves one user. A small store has many small regions, so that a few users with one byte each do not
+    // fill it.
+    let usual = (capacity.0 / 256).clamp(4 << 20, 256 << 20).min((capacity.0 / 64).max(1 << 20));
+    let wanted = region.map_or_else(|| usual.min(capacity.0 / 4), |region| region.0);
     let size = wanted.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
     let regions = capacity.0.div_ceil(size.max(1)).saturating_add(1);
     let clip = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -369,8 +409,8 @@ fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
         return Err(forebay_model::Error::new(
             ErrorKind::Invalid,
             format!(
-                "a capacity of {capacity} in regions of {} cannot be: at least {} in all, regions of at most 1 GiB, \
-                 at least two of them",
+                "cannot divide a capacity of {capacity} into regions of {}: a store needs at least {} and at least two \
+                 regions of at most 1 GiB each",
                 Bytes(size),
                 Bytes(4 * ALIGN)
             ),
@@ -381,16 +421,27 @@ fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
 
 fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
     let capacity = Bytes(u64::from(geometry.regions - 1) * u64::from(geometry.size));
-    let asked = config.capacity.0.checked_next_multiple_of(u64::from(geometry.size));
-    let differs = Some(capacity.0) != asked;
+    let requested = config.capacity.0.checked_next_multiple_of(u64::from(geometry.size));
+    let differs = Some(capacity.0) != requested;
     let note = format!(
-        "the store was made with a capacity of {capacity} and keeps it; {} is asked for",
+        "the store was created with a capacity of {capacity} and keeps it; the configured {} is ignored",
         config.capacity
     );
     differs.then_some(note).into_iter().collect()
 }
 
-/// Files that have bytes, but no inode. Files of other servers have theirs elsewhere.
+/// The note for the administrator if an earlier server process ran with a clock in the future.
+fn note_on_clock(ahead: Duration) -> Option<String> {
+    (ahead > AHEAD).then(|| {
+        format!(
+            "the store was used with a clock that was {} minutes ahead of this machine's present one: files that changed \
+             meanwhile keep times in the future; files that change from now on get the present time",
+            ahead.as_secs() / 60
+        )
+    })
+}
+
+/// Files of this server that have bytes but no inode. The inodes of files of other servers are in other stores.
 fn nameless(data: &Data, names: &Names) -> Result<Vec<FileId>> {
     let mut nameless = Vec::new();
     for file in data.files().into_iter().filter(|file| file.maker() == names.server()) {
@@ -406,7 +457,24 @@ fn nameless(data: &Data, names: &Names) -> Result<Vec<FileId>> {
 
 fn random_incarnation() -> Result<Incarnation> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| forebay_model::Error::new(ErrorKind::Io, format!("no randomness: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        forebay_model::Error::new(ErrorKind::Io, format!("cannot get random bytes: {error}"))
+    })?;
     Ok(Incarnation(u128::from_be_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_stores_have_many_small_regions() {
+        for (mib, regions, size) in
+            [(16, 16, 1), (64, 64, 1), (128, 64, 2), (256, 64, 4), (1024, 256, 4), (4096, 256, 16)]
+        {
+            let made = geometry(Bytes::mib(mib), None).unwrap();
+            assert_eq!((made.regions - 1, u64::from(made.size)), (regions, size << 20), "{mib} MiB");
+        }
+        assert_eq!(geometry(Bytes::mib(64), Some(Bytes::mib(8))).unwrap().size, 8 << 20, "as configured");
+    }
 }

@@ -1,4 +1,4 @@
-//! The file `store`: which store this is, and how it was left.
+//! The file `store`: the identity of a store and how it was closed.
 
 use crate::data::{FORMAT as REGIONS, Geometry, sync_dir};
 use crate::files::{bad, failed};
@@ -11,10 +11,10 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const NAME: &str = "store";
-/// From this one on the metadata has a log ahead, which older programs would pass over. What came before is read too.
+/// This version adds the metadata log ahead, which older programs would ignore. The version before it is read too.
 const FORMAT: u32 = REGIONS + 1;
 const MAGIC: [u8; 8] = *b"FOREBAY\0";
-/// More than any head has.
+/// Upper bound of the size of a superblock.
 const MOST: u64 = 4096;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -34,20 +34,20 @@ struct Raw {
     made: U64,
 }
 
-/// Bytes of a head.
+/// Bytes of a superblock.
 pub(crate) const HEAD: usize = size_of::<Raw>();
 
-/// Which store this is, and how it was left.
+/// The identity of a store and how it was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
     pub(crate) incarnation: Incarnation,
     pub(crate) server: ServerId,
     pub(crate) geometry: Geometry,
-    /// The boot of the machine in which it was last opened.
+    /// The machine boot in which the store was last opened.
     pub(crate) boot: [u8; 16],
-    /// Whether it was closed in order.
+    /// Whether it was closed cleanly.
     pub(crate) clean: bool,
-    /// When it was made, in seconds since the Unix epoch.
+    /// When it was created, in seconds since the Unix epoch.
     pub(crate) made: u64,
 }
 
@@ -59,14 +59,15 @@ impl Superblock {
     pub(crate) fn read(dir: &Path) -> Result<Superblock> {
         let path = dir.join(NAME);
         let mut bytes = Vec::new();
-        // Whatever is there in place of it may be long.
+        // A foreign file in its place may be long.
         let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
         read.map_err(|error| failed("read", &path, &error))?;
         Superblock::decode(&path, &bytes)
     }
 
     pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock> {
-        let damaged = || bad(format!("{} is not the head of a Forebay store, or is damaged", path.display()));
+        let damaged =
+            || bad(format!("{} is not the superblock of a Forebay store, or is damaged", path.display()));
         let raw = Raw::read_from_bytes(bytes).map_err(|_| damaged())?;
         if raw.magic != MAGIC {
             return Err(damaged());
@@ -111,7 +112,7 @@ impl Superblock {
         transmute!(raw)
     }
 
-    /// Replaces the file in one step.
+    /// Replaces the file atomically.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let (path, fresh) = (dir.join(NAME), dir.join("store.new"));
         let replace = || {
@@ -129,7 +130,7 @@ fn checksum(raw: &Raw) -> u32 {
     crc32c(&raw.as_bytes()[16..])
 }
 
-/// The present boot of this machine.
+/// The id of the machine's current boot.
 pub(crate) fn boot_id() -> Result<[u8; 16]> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = std::fs::read_to_string(path).map_err(|error| failed("read", path, &error))?;

@@ -1,7 +1,7 @@
-//! A metadata store whose changes are told, in shared memory, to those who remember what they were answered.
+//! A metadata store that announces its changes to clients with cached answers, through epochs in shared memory.
 //!
-//! **Invariant**: before a change of an inode, of a name, or of what a directory's entries add to it can be seen, whoever was
-//! told what was before it sees that this counts no more.
+//! **Invariant**: before a change of an inode, of a name, or of a directory's entry counts becomes visible, clients
+//! that cached the old state can see that it is stale.
 
 use crate::meta::{Batch, Kv, Look, Visit};
 use crate::names::{Concern, concern};
@@ -9,13 +9,13 @@ use forebay_model::{FileId, Result};
 use forebay_shm::Epochs;
 use std::sync::{Arc, OnceLock};
 
-/// A store, and who is told of its changes.
+/// A store and the epochs to advance when it changes.
 pub(crate) struct WatchedKv<K> {
     inner: K,
     epochs: OnceLock<Arc<Epochs>>,
 }
 
-/// What a batch is about to change.
+/// The objects that a batch is about to change.
 struct Changing<'a> {
     epochs: &'a Epochs,
     files: Vec<FileId>,
@@ -53,8 +53,8 @@ impl<K: Kv> WatchedKv<K> {
         WatchedKv { inner, epochs: OnceLock::new() }
     }
 
-    /// Changes are told from now on; to be said before there are any that matter.
-    pub(crate) fn tell(&self, epochs: Arc<Epochs>) {
+    /// Sets the epochs to advance at every change. Must be called before the first change that clients may have cached.
+    pub(crate) fn notify(&self, epochs: Arc<Epochs>) {
         self.epochs.get_or_init(|| epochs);
     }
 
@@ -111,12 +111,12 @@ mod tests {
     use forebay_model::{
         Change, Gid, Identity, Incarnation, Layout, Name, RenameMode, ServerId, Stamp, Uid, XattrMode,
     };
-    use forebay_shm::{EPOCHS_BYTES, Told};
+    use forebay_shm::{EPOCHS_BYTES, EpochReader};
 
     struct World {
         names: Names,
         epochs: Arc<Epochs>,
-        told: Told,
+        reader: EpochReader,
         who: Identity,
     }
 
@@ -132,17 +132,25 @@ mod tests {
             let kv = Arc::new(WatchedKv::new(MemoryKv::default()));
             let root = Root { owner: (Uid(0), Gid(0)), mode: 0o755 };
             Names::format(&*kv, ServerId(1), Some(root), Stamp(1)).unwrap();
-            kv.tell(epochs.clone());
+            kv.notify(epochs.clone());
             let names = Names::open(kv, ServerId(1)).unwrap();
             let who = Identity { uid: Uid(0), gid: Gid(0), groups: Vec::new() };
-            World { names, epochs, told: Told::open(&file).unwrap(), who }
+            World { names, epochs, reader: EpochReader::open(&file).unwrap(), who }
         }
 
         fn file(&self, dir: FileId, text: &str) -> FileId {
-            let (layout, lives) = (Layout::whole(ServerId(1), 4 << 20), vec![Incarnation(1)]);
+            let (layout, incarnations) = (Layout::whole(ServerId(1), 4 << 20), vec![Incarnation(1)]);
             let before = |_| Ok(());
-            let made =
-                self.names.create_file(&self.who, dir, &name(text), 0o644, layout, lives, Stamp(2), before);
+            let made = self.names.create_file(
+                &self.who,
+                dir,
+                &name(text),
+                0o644,
+                layout,
+                incarnations,
+                Stamp(2),
+                before,
+            );
             made.unwrap().0
         }
 
@@ -157,13 +165,13 @@ mod tests {
         }
     }
 
-    /// What an operation does to what was told about the files `f` and `g`, in the directory `d`, and to their ways.
+    /// Whether an operation ends the leases on the directory `d`, its files `f` and `g`, and on the paths to them.
     #[test]
-    fn changes_end_what_was_told_about_what_they_change_and_nothing_else() {
-        type Deed = fn(&World, [FileId; 3]);
+    fn changes_end_the_leases_of_changed_objects_only() {
+        type Operation = fn(&World, [FileId; 3]);
         let root = FileId::ROOT;
-        let cases: [(&str, Deed, [bool; 4]); 13] = [
-            // Does it still count of: d, f, g, ways?
+        let cases: [(&str, Operation, [bool; 4]); 13] = [
+            // Is the lease still valid for: d, f, g, paths?
             ("nothing", |_, _| {}, [true; 4]),
             ("a name beside", |world, [d, ..]| _ = world.file(d, "h"), [false, true, true, true]),
             ("a name elsewhere", |world, _| _ = world.file(FileId::ROOT, "h"), [true; 4]),
@@ -234,22 +242,22 @@ mod tests {
                 [true, false, true, true],
             ),
         ];
-        for (case, deed, expected) in cases {
+        for (case, operation, expected) in cases {
             let world = World::new();
             let d = world.dir(root, "d");
             let files = [d, world.file(d, "f"), world.file(d, "g")];
             let leases = files.map(|file| world.epochs.lease(world.epochs.moment(), file.0).unwrap());
-            deed(&world, files);
-            let ways = leases.iter().all(|lease| world.told.stands_for_tree(*lease));
-            // The words of files alone: those of a way that changed count no more in any case.
+            operation(&world, files);
+            let paths = leases.iter().all(|lease| world.reader.stands_for_tree(*lease));
+            // The epochs of files alone: if a path changed, its lease is invalid in any case.
             let now = files.map(|file| world.epochs.lease(world.epochs.moment(), file.0).unwrap());
             let same = |at: usize| leases[at].is_same_file(now[at]);
-            assert_eq!([same(0), same(1), same(2), ways], expected, "{case}");
+            assert_eq!([same(0), same(1), same(2), paths], expected, "{case}");
         }
     }
 
     #[test]
-    fn a_change_that_fails_is_not_under_way_for_ever() {
+    fn failed_commit_ends_its_epoch_change() {
         use crate::meta::Fault;
         use forebay_model::ErrorKind;
         let world = World::new();
@@ -257,7 +265,7 @@ mod tests {
         let inner = MemoryKv::default();
         inner.fail(Fault::Commit, 1, ErrorKind::NoSpace.into());
         let kv = WatchedKv::new(inner);
-        kv.tell(world.epochs.clone());
+        kv.notify(world.epochs.clone());
         let mut batch = Batch::default();
         batch.put([b"i".as_slice(), &file.0.to_be_bytes()].concat(), b"x".to_vec());
         kv.commit(batch).unwrap_err();

@@ -1,20 +1,20 @@
-//! Power cuts at every flush: nothing synced is lost, nothing deleted comes back, no torn record counts.
+//! Power cuts at every flush: no synced data is lost, no deleted data returns, no torn record is used.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
-use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{FileId, Uid};
 use forebay_store::{Batch, CrashDisk, Geometry, MemoryKv, Place, Start};
+use forebay_testkit::{Rng, rounds, seed};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use world::{Beyond, FILES, Ids, Op, World, is_gone};
+use world::{BackingFiles, FILES, Ids, Op, World, is_gone};
 
-/// Little more than the files need: regions are used again and again.
+/// Slightly more than the files need, so that regions are reused often.
 const TIGHT: Geometry = Geometry { regions: 9, size: 16 << 10, slots: 48 };
 
-/// Everything a file may be found as: its content at the last sync, and after every operation since.
+/// The allowed states of a file: its content at the last sync, and after every operation since.
 type Versions = Vec<Option<Vec<u8>>>;
 
 #[derive(Default)]
@@ -23,8 +23,8 @@ struct Expected {
 }
 
 impl Expected {
-    /// Checks a recovered store against what is allowed. Between two syncs any subset of what happened may have
-    /// survived, so every byte must be that byte of one of the versions.
+    /// Checks a recovered store. Any subset of the operations since the last sync may have survived, so every byte must
+    /// occur at its offset in one of the versions.
     fn check(&self, world: &World, context: &str) {
         for (&id, versions) in &self.files {
             let size = world.data.facts(id).unwrap().size as usize;
@@ -61,16 +61,16 @@ impl Expected {
     }
 }
 
-/// Pulls the plug in a few ways and looks at what is left.
+/// Cuts power in several ways and checks the recovered state.
 fn cut(
     disk: &CrashDisk,
     kv: &MemoryKv,
-    beyond: &Beyond,
+    backing: &BackingFiles,
     expected: &Expected,
-    random: &mut Dice,
+    random: &mut Rng,
     context: &str,
 ) {
-    // Disks tear at sectors; a process that is killed, and its machine after it, at the words of a copy.
+    // Disks tear at sectors; a killed process followed by a machine crash tears at the words of a copy.
     for (tear, odds) in [(512, 2), (4096, 2), (16, 2), (512, 0), (512, 1)] {
         let unsynced = kv.unsynced();
         let keep_meta = random.below(unsynced as u64 + 1) as usize;
@@ -85,9 +85,9 @@ fn cut(
             format!("{context}, tear {tear}, odds {odds}, {keep_meta} of {unsynced} metadata batches");
         let (world, _) = World::open(after, meta, TIGHT, Start::MachineDied)
             .unwrap_or_else(|error| panic!("{context}: {error}"));
-        let world = World { beyond: Arc::clone(beyond), ..world };
+        let world = World { backing: Arc::clone(backing), ..world };
         expected.check(&world, &context);
-        // What was recovered once is found again.
+        // A second recovery finds the same state.
         let before: Vec<_> = expected.files.keys().map(|&id| world.read_all(id).unwrap()).collect();
         let world = world.restart();
         let again: Vec<_> = expected.files.keys().map(|&id| world.read_all(id).unwrap()).collect();
@@ -96,7 +96,7 @@ fn cut(
 }
 
 fn drive(seed: u64, round: u64) -> u64 {
-    let mut random = Dice::new(seed.wrapping_mul(977).wrapping_add(round));
+    let mut random = Rng::new(seed.wrapping_mul(977).wrapping_add(round));
     let world = World::new(TIGHT);
     let expected = Arc::new(Mutex::new(Expected::default()));
     let mut ids = Ids::new();
@@ -104,22 +104,22 @@ fn drive(seed: u64, round: u64) -> u64 {
     for &id in &files {
         expected.lock().unwrap().files.insert(id, vec![None]);
     }
-    // One of them was there before the buffer was.
+    // One of the files existed in the back end before.
     let found = random.bytes(5000);
     world.find(files[0], &found);
     world.data.sync_all().unwrap();
     expected.lock().unwrap().files.insert(files[0], vec![Some(found)]);
-    let cuts = Arc::new(Mutex::new((Dice::new(random.below(u64::MAX)), 0_u64)));
+    let cuts = Arc::new(Mutex::new((Rng::new(random.below(u64::MAX)), 0_u64)));
     let context = Arc::new(Mutex::new(String::new()));
     world.disk.set_at_flush(Some(Arc::new({
-        let (expected, kv, beyond) =
-            (Arc::clone(&expected), Arc::clone(&world.kv), Arc::clone(&world.beyond));
+        let (expected, kv, backing) =
+            (Arc::clone(&expected), Arc::clone(&world.kv), Arc::clone(&world.backing));
         let (cuts, context) = (Arc::clone(&cuts), Arc::clone(&context));
         move |disk: &CrashDisk| {
             let mut cuts = cuts.lock().unwrap();
             cuts.1 += 1;
             let context = format!("{}, flush {}", context.lock().unwrap(), cuts.1);
-            cut(disk, &kv, &beyond, &expected.lock().unwrap(), &mut cuts.0, &context);
+            cut(disk, &kv, &backing, &expected.lock().unwrap(), &mut cuts.0, &context);
         }
     })));
     for step in 0..400 {
@@ -129,7 +129,7 @@ fn drive(seed: u64, round: u64) -> u64 {
         let op = Op::random(&mut random);
         let model = expected.lock().unwrap().files[&id].last().unwrap().clone().unwrap_or_default();
         if op.fits(&model) {
-            // From now on both are allowed: that it happened, and that it did not.
+            // From now on both states are allowed: with and without the operation.
             expected.lock().unwrap().change(id, &op);
             op.perform(&world, id, Uid(which as u32 % 2)).unwrap();
             if matches!(op, Op::Delete) {
@@ -148,7 +148,7 @@ fn drive(seed: u64, round: u64) -> u64 {
                 world.data.sync(id).unwrap();
                 expected.lock().unwrap().synced(id);
             }
-            4 => world.data.settle(files[which]).unwrap(),
+            4 => world.data.persist_size(files[which]).unwrap(),
             _ => {}
         }
     }
@@ -156,15 +156,15 @@ fn drive(seed: u64, round: u64) -> u64 {
     cuts.lock().unwrap().1
 }
 
-/// The deletion is the only thing that hides the records of a file. Once the newest of them is gone with its region, an
-/// older one must not count again.
+/// The deletion record alone hides the records of a file. After the region of the newest record is reused, an older
+/// record must not become valid again.
 #[test]
-fn what_was_deleted_stays_gone_when_its_newest_region_is_used_again() {
+fn deleted_file_stays_deleted_when_its_newest_region_is_reused() {
     let world = World::new(TIGHT);
     let (gone, other) = (FileId(50), FileId(51));
     let region = TIGHT.size as usize;
     let keep = vec![7; region / 2];
-    // The older bytes share a region with somebody who stays; the newer ones have regions to themselves.
+    // The older bytes share a region with a file that stays; the newer ones have their own regions.
     world.write(other, Place::At(0), &keep, Uid(1)).unwrap();
     world.write(gone, Place::At(0), &vec![1; region / 4], Uid(1)).unwrap();
     world.data.sync_all().unwrap();
@@ -173,13 +173,13 @@ fn what_was_deleted_stays_gone_when_its_newest_region_is_used_again() {
     world.data.sync_all().unwrap();
     world.data.delete(gone, Batch::default()).unwrap();
     world.data.sync_all().unwrap();
-    assert_eq!(records_of(&world.disk, gone), 2, "both are hidden by the deletion alone");
-    // A third file goes round and round until every region that can be freed was used again.
+    assert_eq!(records_of(&world.disk, gone), 2, "both are hidden only by the deletion");
+    // A third file is rewritten until every free region was reused.
     for round in 0..40 {
         world.write(FileId(53), Place::At(0), &vec![round; region], Uid(1)).unwrap();
     }
     assert_eq!(records_of(&world.disk, gone), 1, "the newest record is gone, the older one is not");
-    let mut random = Dice::new(seed());
+    let mut random = Rng::new(seed());
     for (start, odds) in [
         (Start::ProcessDied, 1),
         (Start::MachineDied, 0),
@@ -197,7 +197,7 @@ fn what_was_deleted_stays_gone_when_its_newest_region_is_used_again() {
     }
 }
 
-/// How many records of a file count, read from the bytes of the journals as `docs/format.md` has them.
+/// Number of valid records of a file, read from the journals as `docs/format.md` describes them.
 fn records_of(disk: &CrashDisk, file: FileId) -> usize {
     let word = |slot: &[u8], at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
     let long = |slot: &[u8], at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap());

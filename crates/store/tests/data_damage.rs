@@ -1,12 +1,15 @@
-//! Damage: flipped bytes, spoilt journals, foreign stores. A clear error, never a panic, never wrong bytes.
+//! Corruption: flipped bytes, bad journals, foreign stores. The store reports a clear error, never panics, never
+//! returns wrong bytes.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
-use forebay_dice::{Dice, rounds, seed};
-use forebay_model::{ErrorKind, FileId, Incarnation, Uid};
-use forebay_store::{Batch, Before, CrashDisk, Data, Disk, Geometry, Kv, MemoryKv, NoRings, Place, Start};
+use forebay_model::{ErrorKind, FileId, Incarnation, Span, Uid};
+use forebay_store::{
+    Batch, Before, CrashDisk, Data, Disk, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Start,
+};
+use forebay_testkit::{Rng, rounds, seed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::{SMALL, World};
@@ -22,7 +25,7 @@ fn filled() -> World {
 }
 
 #[test]
-fn a_flipped_byte_is_found_in_the_background_and_gives_an_error() {
+fn flipped_byte_is_found_in_the_background_and_reported() {
     let world = filled();
     let checked = world.data.check_payloads(&|| false);
     assert!(checked >= 8 && world.data.damage().is_empty());
@@ -33,18 +36,74 @@ fn a_flipped_byte_is_found_in_the_background_and_gives_an_error() {
     let broken: Vec<_> = (0..8).filter(|number| world.read_all(FileId(10 + number)).is_err()).collect();
     assert_eq!(broken.len(), 1);
     assert_eq!(world.read_all(FileId(10 + broken[0])).unwrap_err().kind(), ErrorKind::Io);
-    // The region with the damage stays as it is, whatever happens around it.
+    // The corrupted region is never reused.
     for round in 0..200 {
         world.write(FileId(99), Place::At(0), &[round as u8; 5000], ALICE).unwrap();
     }
     assert!(world.read_all(FileId(10 + broken[0])).is_err());
-    // Overwritten bytes are whole again.
+    // Overwritten bytes are valid again.
     world.write(FileId(10 + broken[0]), Place::At(0), &[9; 5000], ALICE).unwrap();
     assert_eq!(world.read_all(FileId(10 + broken[0])).unwrap(), [9; 5000]);
 }
 
 #[test]
-fn a_flipped_byte_is_dropped_before_first_use_after_a_machine_crash() {
+fn bytes_with_a_wrong_checksum_are_never_drained() {
+    let world = filled();
+    let picks = || -> Vec<bool> {
+        (0..8).map(|number| world.data.pick(FileId(10 + number), Span::new(0, 5000)).is_ok()).collect()
+    };
+    assert_eq!(picks(), [true; 8]);
+    let name = world.disk.names().into_iter().find(|name| name.ends_with(".data")).unwrap();
+    world.disk.flip(&name, 100);
+    assert_eq!(picks().iter().filter(|picked| !**picked).count(), 1, "no client held a lease");
+}
+
+#[test]
+fn only_bytes_on_bad_sectors_give_an_error() {
+    const GOOD: u32 = 8192;
+    const ALL: u32 = 12_288;
+    let (world, file) = (World::new(SMALL), FileId(50));
+    let bytes: Vec<u8> = (0..ALL).map(|at| (at % 251) as u8).collect();
+    world.write(file, Place::At(0), &bytes, ALICE).unwrap();
+    let holds = |name: &String| name.ends_with(".data") && world.disk.read(name).starts_with(&bytes);
+    let name = world.disk.names().into_iter().find(holds).unwrap();
+    world.disk.cut(&name, GOOD.into());
+    // The background check continues and reports what it found.
+    world.data.check_payloads(&|| false);
+    let damage = world.data.damage();
+    assert!(damage.len() == 1 && damage[0].contains("cannot be read"), "{damage:?}");
+    for (from, to, there) in
+        [(0, GOOD, true), (100, 5000, true), (GOOD - 1, GOOD + 1, false), (GOOD, ALL, false)]
+    {
+        match world.data.read(file, from.into(), to - from) {
+            Ok(pieces) if there => {
+                let seen: Vec<u8> = pieces
+                    .iter()
+                    .flat_map(|piece| match piece {
+                        Piece::Bytes(view) => view.as_ref().to_vec(),
+                        _ => panic!("the file has neither holes nor backing bytes"),
+                    })
+                    .collect();
+                assert!(seen == bytes[from as usize..to as usize], "{from} to {to}");
+            }
+            Err(error) if !there => assert_eq!(error.kind(), ErrorKind::Io, "{from} to {to}: {error}"),
+            other => panic!("{from} to {to}: {:?}", other.err()),
+        }
+    }
+    assert_eq!(
+        world.data.pick(file, Span::new(0, ALL.into())).err().map(|error| error.kind()),
+        Some(ErrorKind::Io)
+    );
+    // New writes use other regions, and overwritten bytes are valid again.
+    for round in 0..20 {
+        world.write(FileId(99), Place::At(0), &[round as u8; 5000], ALICE).unwrap();
+    }
+    world.write(file, Place::At(0), &bytes, ALICE).unwrap();
+    assert_eq!(world.read_all(file).unwrap(), bytes);
+}
+
+#[test]
+fn flipped_byte_is_dropped_before_use_after_a_machine_crash() {
     let World { disk, kv, data, .. } = filled();
     drop(data);
     let name = disk.names().into_iter().find(|name| name.ends_with(".data")).unwrap();
@@ -75,14 +134,14 @@ fn foreign_and_broken_regions_are_refused_with_a_reason() {
     assert!(open(filled(), Geometry { regions: 99, ..SMALL }, world::INCARNATION).contains("missing"));
     let world = filled();
     world.disk.remove("r00000.log");
-    assert!(open(world, SMALL, world::INCARNATION).contains("nobody knows what region 0 held"));
+    assert!(open(world, SMALL, world::INCARNATION).contains("the content of region 0 is unknown"));
 }
 
 type Damage<'a> = &'a dyn Fn(&CrashDisk);
 
-/// What a region held is known from its journal: that is lost, everything else is not, and nothing older shows through.
+/// The journal records what a region held: those bytes are lost, all others stay, and no older bytes reappear.
 #[test]
-fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
+fn lost_region_loses_only_its_own_bytes() {
     let headers = [0, u64::from(SMALL.slots + 1) * 64];
     let damages: [(&str, Damage); 3] = [
         ("is missing", &|disk| disk.remove("r00001.data")),
@@ -95,7 +154,7 @@ fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
     for (why, damage) in damages {
         for start in [Start::Clean, Start::ProcessDied, Start::MachineDied] {
             let world = World::new(SMALL);
-            // Two versions of each file: with the newer one gone, the older one must not come back.
+            // Two versions of each file: when the newer one is lost, the older one must not return.
             for version in 1..3 {
                 for number in 0..8 {
                     world.write(FileId(10 + number), Place::At(0), &[version; 2500], ALICE).unwrap();
@@ -105,8 +164,11 @@ fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
             drop(data);
             damage(&disk);
             let (world, _) = World::open(disk, kv, SMALL, start).unwrap();
-            let told = world.data.damage();
-            assert!(told.len() == 1 && told[0].contains("region 1") && told[0].contains(why), "{told:?}");
+            let damage = world.data.damage();
+            assert!(
+                damage.len() == 1 && damage[0].contains("region 1") && damage[0].contains(why),
+                "{damage:?}"
+            );
             world.data.check_payloads(&|| false);
             let mut lost = Vec::new();
             for number in 0..8 {
@@ -119,7 +181,7 @@ fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
                 }
             }
             assert!((1..8).contains(&lost.len()), "{why}, {start:?}: {lost:?}");
-            // What is written anew counts, over a restart too, and never lies in the region that is gone.
+            // New writes are valid, also after a restart, and never use the lost region.
             for round in 0..50 {
                 for &file in &lost {
                     world.write(file, Place::At(0), &[round; 2500], ALICE).unwrap();
@@ -133,7 +195,7 @@ fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
 }
 
 #[test]
-fn a_region_without_a_record_is_made_anew_whatever_is_left_of_it() {
+fn region_without_records_is_recreated_whatever_it_contains() {
     for name in ["r00005.data", "r00005.log"] {
         let World { disk, kv, data, .. } = filled();
         drop(data);
@@ -149,12 +211,12 @@ fn a_region_without_a_record_is_made_anew_whatever_is_left_of_it() {
     }
 }
 
-/// Recovery as a fuzz target: whatever is in the files, it ends with a store or a reason.
+/// Fuzzes recovery: for any file content it returns a store or an error.
 #[test]
-fn random_damage_to_any_file_never_panics_and_never_shows_wrong_bytes() {
+fn random_damage_to_any_file_never_panics_or_returns_wrong_bytes() {
     let seed = seed();
     for round in rounds(150) {
-        let mut random = Dice::new(seed.wrapping_mul(31).wrapping_add(round));
+        let mut random = Rng::new(seed.wrapping_mul(31).wrapping_add(round));
         let World { disk, kv, data, .. } = filled();
         drop(data);
         let names = disk.names();
@@ -193,7 +255,7 @@ fn damaged_metadata_is_refused_with_a_reason() {
 }
 
 #[test]
-fn the_hook_is_heard_before_everything() {
+fn hook_runs_before_every_change() {
     struct Count(Arc<AtomicU64>);
     impl Before for Count {
         fn before(&self, _: FileId) {
@@ -208,36 +270,36 @@ fn the_hook_is_heard_before_everything() {
     let (data, _) = Data::open(disk, kv, SMALL, world::INCARNATION, Start::Fresh, hook).unwrap();
     let file = FileId(10);
     let mut seen = 0;
-    let mut heard = |what: &str| {
+    let mut check_hook = |what: &str| {
         let now = count.load(Ordering::Relaxed);
         assert!(now > seen, "{what} was not announced");
         seen = now;
     };
     world::write(&data, file, Place::At(0), b"abc", ALICE).unwrap();
-    heard("a write");
+    check_hook("a write");
     world::read(&data, file, 0, 3).unwrap();
-    heard("a read");
+    check_hook("a read");
     world::write(&data, file, Place::End, b"def", ALICE).unwrap();
-    heard("an append");
+    check_hook("an append");
     data.facts(file).unwrap();
-    heard("a size");
+    check_hook("a size");
     data.truncate(file, 2, Batch::default()).unwrap();
-    heard("a truncation");
+    check_hook("a truncation");
     data.sync(file).unwrap();
-    heard("a sync");
+    check_hook("a sync");
     data.delete(file, Batch::default()).unwrap();
-    heard("a deletion");
+    check_hook("a deletion");
 }
 
 #[test]
-fn stamps_never_go_back_over_a_restart() {
+fn stamps_never_go_back_across_a_restart() {
     let world = World::new(SMALL);
     let before = world.data.now();
     let world = world.restart();
     assert!(world.data.now() > before);
     let World { disk, kv, data, .. } = world;
     drop(data);
-    // An earlier run whose clock was an hour ahead.
+    // Simulates an earlier run whose clock was an hour ahead.
     let ahead = forebay_model::Stamp(before.0 + 3_600_000_000_000);
     let mut batch = Batch::default();
     batch.put(b"c".to_vec(), ahead.0.to_be_bytes());

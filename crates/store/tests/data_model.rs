@@ -1,11 +1,11 @@
-//! Dice operations on a store's bytes, with restarts anywhere, against a model that is a vector of bytes.
+//! Random operations and restarts on a store's data, compared with a model that is a byte vector.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
-use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{FileId, Uid};
+use forebay_testkit::{Rng, rounds, seed};
 use world::{FILES, Ids, Op, SMALL, World, is_gone};
 
 fn check(world: &World, files: &[(FileId, Vec<u8>)], context: &str) {
@@ -24,14 +24,14 @@ fn check(world: &World, files: &[(FileId, Vec<u8>)], context: &str) {
 fn random_operations_and_restarts_equal_the_model() {
     let seed = seed();
     for round in rounds(40) {
-        let mut random = Dice::new(seed.wrapping_mul(1000).wrapping_add(round));
+        let mut random = Rng::new(seed.wrapping_mul(1000).wrapping_add(round));
         let mut world = World::new(SMALL);
         let mut ids = Ids::new();
         let mut files: Vec<(FileId, Vec<u8>)> = (0..FILES).map(|_| (ids.next(), Vec::new())).collect();
-        // One of them was there before the buffer was.
+        // One of the files existed in the back end before.
         files[0].1 = random.bytes(5000);
         world.find(files[0].0, &files[0].1);
-        let mut dead = Vec::new();
+        let mut deleted = Vec::new();
         for step in 0..400 {
             let context = format!("seed {seed}, round {round}, step {step}");
             let which = random.below(FILES) as usize;
@@ -42,12 +42,12 @@ fn random_operations_and_restarts_equal_the_model() {
                 op.perform(&world, *id, uid).unwrap_or_else(|error| panic!("{context}: {op:?}: {error}"));
                 op.apply(model);
                 if matches!(op, Op::Delete) {
-                    dead.push(std::mem::replace(id, ids.next()));
+                    deleted.push(std::mem::replace(id, ids.next()));
                 }
             }
             match random.below(40) {
                 0 => world = world.restart(),
-                1 => world.data.settle(files[which].0).unwrap(),
+                1 => world.data.persist_size(files[which].0).unwrap(),
                 2 => drop(world.data.tidy()),
                 3 => world.data.sync(files[which].0).unwrap(),
                 _ => {}
@@ -59,7 +59,7 @@ fn random_operations_and_restarts_equal_the_model() {
         check(&world, &files, &format!("seed {seed}, round {round}, end"));
         let world = world.restart();
         check(&world, &files, &format!("seed {seed}, round {round}, after the last restart"));
-        for id in dead {
+        for id in deleted {
             assert!(is_gone(&world, id), "seed {seed}, round {round}: {id} came back");
         }
     }

@@ -1,12 +1,12 @@
-//! Space: overwriting for ever, a truly full buffer, many writers, users apart.
+//! Space: endless overwriting, a full buffer, many writers, separation of users.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
-use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Uid};
 use forebay_store::{Batch, Faults, Geometry, Place};
+use forebay_testkit::{Rng, seed};
 use std::time::Duration;
 use world::{SMALL, World, read, write};
 
@@ -17,10 +17,10 @@ fn capacity(geometry: Geometry) -> u64 {
     u64::from(geometry.regions - 1) * u64::from(geometry.size)
 }
 
-/// Overwrites pieces of a file that takes up `share` of the capacity, twenty capacities in all.
+/// Overwrites pieces of a file that occupies `share` of the capacity, twenty capacities in all.
 fn overwrite(share: f64, piece: usize, random_places: bool) {
     let world = World::new(SMALL);
-    let mut random = Dice::new(seed());
+    let mut random = Rng::new(seed());
     let size = (capacity(SMALL) as f64 * share) as usize / piece * piece;
     let mut model = vec![0; size];
     let pieces = size / piece;
@@ -41,13 +41,13 @@ fn overwriting_twenty_capacities_in_order_works() {
 }
 
 #[test]
-fn overwriting_twenty_capacities_at_random_needs_and_has_a_cleaner() {
+fn overwriting_twenty_capacities_at_random_works_with_the_cleaner() {
     overwrite(0.5, 1024, true);
     overwrite(0.75, 4096, true);
 }
 
 #[test]
-fn space_that_only_somebody_at_work_keeps_back_is_waited_for() {
+fn reservation_waits_for_space_held_by_an_active_writer() {
     let geometry = Geometry { regions: 4, size: 64 << 10, slots: 32 };
     let world = World::new(geometry);
     let bytes = vec![7; 64 << 10];
@@ -57,7 +57,7 @@ fn space_that_only_somebody_at_work_keeps_back_is_waited_for() {
     world.write(FileId(13), Place::At(0), &bytes, ALICE).unwrap();
     let full = world.data.reserve(ALICE, FileId(14), 1).map(drop);
     assert_eq!(full.unwrap_err().kind(), ErrorKind::NoSpace, "everything is live or being written");
-    // Now all but what the slow one holds is dead in its region.
+    // Now only the slow writer's bytes in its region are live.
     world.data.delete(FileId(11), Batch::default()).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| world.data.reserve(ALICE, FileId(14), 16 << 10).map(drop));
@@ -68,7 +68,7 @@ fn space_that_only_somebody_at_work_keeps_back_is_waited_for() {
 }
 
 #[test]
-fn a_full_buffer_says_so_at_once_and_recovers_after_deletes() {
+fn full_buffer_fails_at_once_and_recovers_after_deletes() {
     let world = World::new(SMALL);
     let bytes = vec![7; 4096];
     let mut written = 0;
@@ -84,7 +84,7 @@ fn a_full_buffer_says_so_at_once_and_recovers_after_deletes() {
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().contains("full"), "{error}");
     assert!(written * 4096 >= capacity(SMALL) - 2 * u64::from(SMALL.size), "only {written} files fitted");
-    // What was acknowledged is there, and nothing more fits until something goes.
+    // All acknowledged data exists, and nothing more fits until a file is deleted.
     assert!(world.write(FileId(99), Place::At(0), &bytes, ALICE).is_err());
     for number in 0..written {
         assert_eq!(world.read_all(FileId(100 + number)).unwrap(), bytes);
@@ -114,11 +114,11 @@ fn tiny_writes_fill_journals_but_are_merged_by_the_cleaner() {
 }
 
 #[test]
-fn a_reader_keeps_what_it_reads_while_everything_is_overwritten() {
+fn reader_keeps_its_bytes_while_everything_is_overwritten() {
     let world = World::new(SMALL);
     world.write(FileId(5), Place::At(0), &[1; 8000], ALICE).unwrap();
     let pieces = world.data.read(FileId(5), 0, 8000).unwrap();
-    let mut random = Dice::new(seed());
+    let mut random = Rng::new(seed());
     for _ in 0..200 {
         let bytes = random.bytes(8000);
         world.write(FileId(5), Place::At(0), &bytes, ALICE).unwrap();
@@ -140,7 +140,7 @@ fn no_region_file_ever_holds_two_users() {
     for number in 0..count {
         world.data.delete(FileId(100 + number), Batch::default()).unwrap();
     }
-    // Bob gets all the space; a byte of Alice's in a file he is granted would be in front of his eyes.
+    // Bob gets all the space; a byte of Alice's in a region granted to Bob would be visible to Bob.
     let mut grants = Vec::new();
     while let Ok(mut grant) = world.data.reserve(BOB, FileId(1), SMALL.size) {
         assert!(grant.as_mut_slice().iter().all(|&byte| byte == 0), "bytes of another user");
@@ -150,7 +150,7 @@ fn no_region_file_ever_holds_two_users() {
 }
 
 #[test]
-fn a_voided_reservation_costs_nothing_for_long() {
+fn voided_reservation_returns_its_space() {
     let world = World::new(SMALL);
     for _ in 0..1000 {
         drop(world.data.reserve(ALICE, FileId(1), 10_000).unwrap());
@@ -159,7 +159,7 @@ fn a_voided_reservation_costs_nothing_for_long() {
 }
 
 #[test]
-fn a_failing_flush_is_reported_and_never_forgotten() {
+fn failed_flush_is_reported_by_every_later_sync() {
     let world = World::new(SMALL);
     world.write(FileId(5), Place::At(0), &[1; 100], ALICE).unwrap();
     world.disk.set_faults(Faults { flush: true, ..Faults::default() });
@@ -173,7 +173,7 @@ fn a_failing_flush_is_reported_and_never_forgotten() {
 }
 
 #[test]
-fn a_full_disk_under_the_store_fails_the_reservation_and_nothing_else() {
+fn full_disk_fails_only_the_reservation() {
     let world = World::new(Geometry { regions: 3, ..SMALL });
     world.write(FileId(5), Place::At(0), &[1; 100], ALICE).unwrap();
     world.data.delete(FileId(5), Batch::default()).unwrap();
@@ -199,7 +199,7 @@ fn many_threads_write_one_file_and_many_files_while_the_cleaner_works() {
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             scope.spawn(move || {
-                let mut random = Dice::new(seed() + thread);
+                let mut random = Rng::new(seed() + thread);
                 for step in 0..600_u64 {
                     let own = FileId(50 + thread);
                     let bytes = vec![(step % 250) as u8 + 1; PIECE];
@@ -228,4 +228,51 @@ fn many_threads_write_one_file_and_many_files_while_the_cleaner_works() {
     let before = shared;
     let world = world.restart();
     assert!(world.read_all(FileId(49)).unwrap() == before);
+}
+
+#[test]
+fn small_files_of_one_user_share_one_region() {
+    let world = World::new(Geometry { regions: 65, ..SMALL });
+    world.data.bound_users(100, Uid(1));
+    let byte = |uid: u32, file: u64| world.write(FileId(file), Place::At(0), b"x", Uid(uid));
+    for file in 0..8 {
+        byte(1000, 10 + file).unwrap();
+    }
+    assert_eq!(world.data.regions().filling, 1);
+    for uid in 1001..1060 {
+        for file in 0..4 {
+            byte(uid, u64::from(uid) * 8 + file).unwrap();
+        }
+    }
+    assert_eq!(world.data.regions().filling, 60, "a region for each user");
+    // A user with much data fills several regions at once.
+    for file in 0..16 {
+        world.write(FileId(100 + file), Place::At(0), &[7; 4096], Uid(1000)).unwrap();
+    }
+    let held = |world: &World| world.data.regions().filling + world.data.regions().sealed;
+    assert!(held(&world) > 60 && world.data.regions().filling > 60, "{:?}", world.data.regions().filling);
+}
+
+#[test]
+fn user_limit_bounds_one_users_part_of_the_buffer() {
+    for (percent, bounded) in [(100, false), (50, true)] {
+        let world = World::new(SMALL);
+        world.data.bound_users(percent, BOB);
+        let fill = |uid: Uid, first: u64| {
+            let piece = |file| world.write(FileId(file), Place::At(0), &[7; 4096], uid);
+            (first..first + 999).map(piece).find_map(Result::err).expect("the user's part is full")
+        };
+        let full = fill(ALICE, 1000);
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert_eq!(full.to_string().contains("limits.user_space"), bounded, "{full}");
+        let other = world.write(FileId(10), Place::At(0), b"mine", Uid(1002));
+        assert_eq!(other.is_ok(), bounded, "{other:?}");
+        if bounded {
+            let full = fill(BOB, 5000);
+            assert!(
+                !full.to_string().contains("limits.user_space"),
+                "an exempt user fills everything: {full}"
+            );
+        }
+    }
 }

@@ -1,27 +1,27 @@
-//! A file's bytes in several stores, changed together: messages lost and servers killed at every step.
+//! A file striped over several stores and changed in all of them, with lost messages and crashes at every step.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
-use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{Error, ErrorKind, FileId, Reshape, Result, ServerId, Span, Stamp, Uid};
 use forebay_store::{Batch, Place, Reshapes, Start, Verdict};
+use forebay_testkit::{Rng, rounds, seed};
 use std::sync::Arc;
 use world::{SMALL, World};
 
 const FILE: FileId = FileId(700);
 const SERVERS: u16 = 3;
-/// The one that decides.
+/// The coordinator.
 const FIRST: ServerId = ServerId(0);
 const STRIPE: u64 = 500;
 const LONGEST: u64 = 8000;
 
-/// What goes wrong at an event.
+/// A fault at an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mishap {
+enum Fault {
     Lost,
-    Dies { server: ServerId, machine: bool },
+    Crash { server: ServerId, machine: bool },
 }
 
 struct Node {
@@ -29,17 +29,17 @@ struct Node {
     shapes: Arc<Reshapes>,
 }
 
-/// Stores that share one file, stripe by stripe.
+/// Stores that share one striped file.
 struct Cluster {
     nodes: Vec<Option<Node>>,
     rest: Vec<Option<World>>,
     events: u64,
-    mishap: Option<(u64, Mishap)>,
+    fault: Option<(u64, Fault)>,
     clock: u64,
 }
 
 fn open(world: World) -> Node {
-    let shapes = Reshapes::open(world.kv.clone()).expect("notes that can be read");
+    let shapes = Reshapes::open(world.kv.clone()).expect("readable records");
     Node { world, shapes }
 }
 
@@ -54,14 +54,14 @@ fn others() -> impl Iterator<Item = ServerId> {
 impl Cluster {
     fn new() -> Cluster {
         let nodes = (0..SERVERS).map(|_| Some(open(World::new(SMALL)))).collect();
-        Cluster { nodes, rest: (0..SERVERS).map(|_| None).collect(), events: 0, mishap: None, clock: 1 }
+        Cluster { nodes, rest: (0..SERVERS).map(|_| None).collect(), events: 0, fault: None, clock: 1 }
     }
 
     fn node(&self, server: ServerId) -> Result<&Node> {
         self.nodes[usize::from(server.0)].as_ref().ok_or_else(gone)
     }
 
-    fn dies(&mut self, server: ServerId, machine: bool) {
+    fn crash(&mut self, server: ServerId, machine: bool) {
         let Some(Node { world, .. }) = self.nodes[usize::from(server.0)].take() else { return };
         let (disk, kv) = match machine {
             true => (Arc::new(world.disk.after_power_cut(512, &mut || false)), Arc::new(world.kv.crash(0))),
@@ -74,7 +74,7 @@ impl Cluster {
     }
 
     fn restart(&mut self) {
-        self.mishap = None;
+        self.fault = None;
         for (node, rest) in self.nodes.iter_mut().zip(&mut self.rest) {
             if let Some(world) = rest.take() {
                 *node = Some(open(world));
@@ -82,14 +82,14 @@ impl Cluster {
         }
     }
 
-    /// Something is about to be heard, or was just done.
+    /// Marks an event: a message is about to arrive, or an action was just done.
     fn event(&mut self) -> Result<()> {
         self.events += 1;
-        match self.mishap {
-            Some((at, mishap)) if at == self.events => {
-                self.mishap = None;
-                if let Mishap::Dies { server, machine } = mishap {
-                    self.dies(server, machine);
+        match self.fault {
+            Some((at, fault)) if at == self.events => {
+                self.fault = None;
+                if let Fault::Crash { server, machine } = fault {
+                    self.crash(server, machine);
                 }
                 Err(gone())
             }
@@ -97,18 +97,18 @@ impl Cluster {
         }
     }
 
-    /// One server does something that another asked for; either may be gone when the answer comes.
+    /// One server performs a request of another; either may be down when the reply arrives.
     fn ask<T>(&mut self, from: ServerId, to: ServerId, act: impl FnOnce(&Node) -> Result<T>) -> Result<T> {
         self.event()?;
         self.node(from)?;
-        let told = act(self.node(to)?)?;
+        let got = act(self.node(to)?)?;
         self.event()?;
         self.node(from)?;
-        Ok(told)
+        Ok(got)
     }
 
     fn change(&mut self, change: Reshape) -> Result<()> {
-        self.tell()?;
+        self.notify()?;
         self.clock += 1;
         let serial = Stamp(self.clock);
         let opening = self.node(FIRST)?.shapes.begin(FILE, serial, change)?;
@@ -118,12 +118,12 @@ impl Cluster {
         let first = self.node(FIRST)?;
         first.shapes.decide(&first.world.data, &opening, others().collect(), Batch::default())?;
         self.event()?;
-        // Whoever asked is answered, whether all could be told or not.
-        let _ = self.tell();
+        // The request succeeds even if not all servers could be notified.
+        let _ = self.notify();
         Ok(())
     }
 
-    fn tell(&mut self) -> Result<()> {
+    fn notify(&mut self) -> Result<()> {
         let Some((serial, left)) = self.node(FIRST)?.shapes.untold(FILE)? else { return Ok(()) };
         for server in left {
             self.ask(FIRST, server, |node| {
@@ -176,8 +176,8 @@ impl Cluster {
         (0..size).map(byte).collect()
     }
 
-    fn settle(&mut self) {
-        self.tell().expect("all run");
+    fn resolve_all(&mut self) {
+        self.notify().expect("all run");
         for server in others() {
             self.resolve(server).expect("all run");
             assert_eq!(self.node(server).expect("it runs").shapes.all_pending(), []);
@@ -202,10 +202,10 @@ fn apply(change: Reshape, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A cluster with a file, and what is in it.
+/// A cluster with a file, and the file's content.
 fn used() -> (Cluster, Vec<u8>) {
     let mut cluster = Cluster::new();
-    let bytes = Dice::new(5).bytes(2300);
+    let bytes = Rng::new(5).bytes(2300);
     cluster.write(0, &bytes).expect("all run");
     cluster.sync();
     (cluster, bytes)
@@ -215,7 +215,7 @@ const CHANGES: [Reshape; 4] =
     [Reshape::Cut(0), Reshape::Cut(700), Reshape::Cut(4000), Reshape::Punch(Span { start: 400, end: 1700 })];
 
 #[test]
-fn whoever_dies_at_whatever_step_all_stores_change_or_none() {
+fn crash_at_any_step_changes_all_stores_or_none() {
     for change in CHANGES {
         let (mut cluster, before) = used();
         let start = cluster.events;
@@ -224,29 +224,29 @@ fn whoever_dies_at_whatever_step_all_stores_change_or_none() {
         assert_eq!(cluster.view(), after);
         let machines = [false, true].into_iter();
         let deaths = machines.flat_map(|machine| {
-            (0..SERVERS).map(move |server| Mishap::Dies { server: ServerId(server), machine })
+            (0..SERVERS).map(move |server| Fault::Crash { server: ServerId(server), machine })
         });
-        let mishaps: Vec<Mishap> = deaths.chain([Mishap::Lost]).collect();
+        let faults: Vec<Fault> = deaths.chain([Fault::Lost]).collect();
         for step in 1..=steps {
-            for &mishap in &mishaps {
-                let context = format!("{change:?}, {mishap:?} at step {step} of {steps}");
+            for &fault in &faults {
+                let context = format!("{change:?}, {fault:?} at step {step} of {steps}");
                 let (mut cluster, before) = used();
-                cluster.mishap = Some((cluster.events + step, mishap));
-                let told = cluster.change(change);
+                cluster.fault = Some((cluster.events + step, fault));
+                let got = cluster.change(change);
                 cluster.restart();
                 let seen = cluster.view();
-                match told {
-                    Ok(()) => assert!(seen == after, "{context}: it was said to be done"),
-                    Err(_) => assert!(seen == after || seen == before, "{context}: something in between"),
+                match got {
+                    Ok(()) => assert!(seen == after, "{context}: it was reported as done"),
+                    Err(_) => assert!(seen == after || seen == before, "{context}: an intermediate state"),
                 }
-                // What is written from now on is not undone by what was left open.
+                // Later writes are not undone by the open change.
                 cluster.write(1600, b"later").expect("all run");
                 let mut later = seen;
                 later.resize(later.len().max(1605), 0);
                 later[1600..1605].copy_from_slice(b"later");
-                cluster.settle();
+                cluster.resolve_all();
                 assert!(cluster.view() == later, "{context}: undone");
-                cluster.change(Reshape::Cut(10)).expect("nothing is in the way any more");
+                cluster.change(Reshape::Cut(10)).expect("no change is open any more");
                 assert_eq!(cluster.view(), later[..10], "{context}");
             }
         }
@@ -257,14 +257,14 @@ fn whoever_dies_at_whatever_step_all_stores_change_or_none() {
 fn random_changes_of_a_file_in_several_stores_match_the_model() {
     let base = seed();
     for round in rounds(20) {
-        let mut dice = Dice::new(base.wrapping_mul(31).wrapping_add(round));
+        let mut rng = Rng::new(base.wrapping_mul(31).wrapping_add(round));
         let (mut cluster, mut model) = used();
         for number in 0..60 {
             let context = format!("FOREBAY_SEED={base}, round {round}, step {number}");
-            let offset = dice.below(LONGEST - 400);
-            if dice.one_in(3) {
-                let len = 1 + dice.below(300) as usize;
-                let bytes = dice.bytes(len);
+            let offset = rng.below(LONGEST - 400);
+            if rng.one_in(3) {
+                let len = 1 + rng.below(300) as usize;
+                let bytes = rng.bytes(len);
                 cluster.write(offset, &bytes).expect("all run");
                 let end = offset as usize + bytes.len();
                 model.resize(model.len().max(end), 0);
@@ -272,28 +272,28 @@ fn random_changes_of_a_file_in_several_stores_match_the_model() {
                 cluster.sync();
                 continue;
             }
-            let change = match dice.one_in(3) {
-                true => Reshape::Punch(Span::new(offset, offset + 1 + dice.below(2000))),
+            let change = match rng.one_in(3) {
+                true => Reshape::Punch(Span::new(offset, offset + 1 + rng.below(2000))),
                 false => Reshape::Cut(offset),
             };
-            if dice.one_in(2) {
-                let (server, machine) = (ServerId(dice.below(u64::from(SERVERS)) as u16), dice.one_in(2));
-                let mishap = *dice.pick(&[Mishap::Lost, Mishap::Dies { server, machine }]);
-                cluster.mishap = Some((cluster.events + 1 + dice.below(10), mishap));
+            if rng.one_in(2) {
+                let (server, machine) = (ServerId(rng.below(u64::from(SERVERS)) as u16), rng.one_in(2));
+                let fault = *rng.pick(&[Fault::Lost, Fault::Crash { server, machine }]);
+                cluster.fault = Some((cluster.events + 1 + rng.below(10), fault));
             }
-            let told = cluster.change(change);
+            let got = cluster.change(change);
             cluster.restart();
             let (seen, after) = (cluster.view(), apply(change, &model));
-            assert!(seen == after || (told.is_err() && seen == model), "{context}: {change:?} {told:?}");
+            assert!(seen == after || (got.is_err() && seen == model), "{context}: {change:?} {got:?}");
             model = seen;
         }
-        cluster.settle();
+        cluster.resolve_all();
         assert!(cluster.view() == model, "FOREBAY_SEED={base}, round {round}");
     }
 }
 
 #[test]
-fn what_is_open_is_decided_by_one_and_bounded() {
+fn open_changes_are_bounded_and_decided_by_the_coordinator() {
     let world = World::new(SMALL);
     let Node { world, shapes } = open(world);
     let opening = shapes.begin(FILE, Stamp(5), Reshape::Cut(3)).unwrap();
@@ -304,9 +304,9 @@ fn what_is_open_is_decided_by_one_and_bounded() {
 
     shapes.prepare(FILE, Stamp(8), Reshape::Cut(4)).unwrap();
     let late = shapes.prepare(FILE, Stamp(7), Reshape::Cut(9)).unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Stale, "from an earlier time");
+    assert_eq!(late.kind(), ErrorKind::Stale, "an earlier stamp");
     shapes.finish(&world.data, FILE, Stamp(7), Verdict::Done).unwrap();
-    assert_eq!(shapes.pending(FILE), Some(Stamp(8)), "that was not meant");
+    assert_eq!(shapes.pending(FILE), Some(Stamp(8)), "another change");
     for number in 0..1023 {
         shapes.prepare(FileId(10_000 + number), Stamp(9), Reshape::Cut(0)).unwrap();
     }
@@ -314,5 +314,9 @@ fn what_is_open_is_decided_by_one_and_bounded() {
     assert_eq!(full.kind(), ErrorKind::Busy);
     shapes.delete(&world.data, FILE, Batch::default()).unwrap();
     shapes.prepare(FileId(9), Stamp(9), Reshape::Cut(0)).unwrap();
-    assert_eq!(Reshapes::open(world.kv.clone()).unwrap().all_pending().len(), 1024, "they come back");
+    assert_eq!(
+        Reshapes::open(world.kv.clone()).unwrap().all_pending().len(),
+        1024,
+        "they are restored after a restart"
+    );
 }

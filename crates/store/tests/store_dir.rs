@@ -1,14 +1,16 @@
-//! The directory of a store: made, opened, refused; what a crash in between leaves.
+//! The directory of a store: creating, opening, refusing, and crashes in between.
 
-use forebay_dice::{Seeded, rounds};
-use forebay_model::{Bytes, ErrorKind, FileId, Gid, JobId, ServerId, Uid};
-use forebay_store::{Filled, Medium, Place, Root, Start, Store, StoreConfig};
+use forebay_model::{
+    Bytes, Change, ErrorKind, FileId, Gid, Identity, JobId, Name, ServerId, SetTime, Stamp, Time, Uid,
+};
+use forebay_store::{Batch, Filled, Medium, Place, Root, Start, Store, StoreConfig};
+use forebay_testkit::{Seeded, rounds};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 fn config(dir: &Path) -> StoreConfig {
@@ -28,7 +30,7 @@ fn refused(dir: &Path, reason: &str) {
     assert!(error.to_string().contains(reason), "{error}");
 }
 
-/// A store with some bytes, left as by a kill.
+/// A store with some bytes, as after a kill.
 fn used(dir: &Path) {
     let store = Store::open_or_create(&config(dir)).unwrap();
     let data = store.data();
@@ -40,7 +42,7 @@ fn used(dir: &Path) {
 }
 
 #[test]
-fn a_store_is_private_whatever_its_directory_was() {
+fn store_is_private_whatever_the_mode_of_its_directory() {
     let room = TempDir::new().unwrap();
     let dir = room.path().join("store");
     fs::create_dir(&dir).unwrap();
@@ -52,7 +54,7 @@ fn a_store_is_private_whatever_its_directory_was() {
 }
 
 #[test]
-fn what_is_not_a_store_is_left_alone() {
+fn directory_that_is_not_a_store_is_left_unchanged() {
     for name in ["meta", "regions", "thesis.tex"] {
         let room = TempDir::new().unwrap();
         fs::create_dir(room.path().join(name)).unwrap();
@@ -60,7 +62,7 @@ fn what_is_not_a_store_is_left_alone() {
         refused(room.path(), "not empty");
         assert!(room.path().join(name).join("precious").exists());
     }
-    // A store that lost its head is not made anew over its bytes.
+    // A store without its superblock is not recreated over its data.
     let room = TempDir::new().unwrap();
     used(room.path());
     fs::remove_file(room.path().join("store")).unwrap();
@@ -69,7 +71,7 @@ fn what_is_not_a_store_is_left_alone() {
 }
 
 #[test]
-fn a_half_made_store_is_made_anew_but_never_through_a_strange_link() {
+fn incomplete_store_is_recreated_but_not_through_a_foreign_link() {
     let room = TempDir::new().unwrap();
     fs::write(room.path().join("making"), "").unwrap();
     fs::create_dir(room.path().join("meta")).unwrap();
@@ -85,7 +87,7 @@ fn a_half_made_store_is_made_anew_but_never_through_a_strange_link() {
 }
 
 #[test]
-fn a_region_that_was_being_made_does_not_hinder() {
+fn incomplete_region_does_not_prevent_opening() {
     let room = TempDir::new().unwrap();
     used(room.path());
     let unfinished = room.path().join("regions/r00000.log.new");
@@ -96,10 +98,10 @@ fn a_region_that_was_being_made_does_not_hinder() {
 }
 
 #[test]
-fn the_check_after_a_machine_crash_is_repeated_until_it_was_finished() {
+fn check_after_a_machine_crash_is_repeated_until_it_completes() {
     let room = TempDir::new().unwrap();
     used(room.path());
-    // The head says another boot, and checks by its own checksum.
+    // The superblock names another boot and has a valid checksum.
     let head = room.path().join("store");
     let mut bytes = fs::read(&head).unwrap();
     bytes[32..48].fill(0x11);
@@ -108,7 +110,7 @@ fn the_check_after_a_machine_crash_is_repeated_until_it_was_finished() {
     fs::write(&head, &bytes).unwrap();
     let (log, aside) = (room.path().join("regions/r00002.log"), room.path().join("aside"));
     fs::rename(&log, &aside).unwrap();
-    assert!(Store::open_or_create(&config(room.path())).is_err(), "recovery ends in the middle");
+    assert!(Store::open_or_create(&config(room.path())).is_err(), "recovery is interrupted");
     fs::rename(&aside, &log).unwrap();
     let store = Store::open_or_create(&config(room.path())).unwrap();
     assert_eq!(store.start(), Start::MachineDied);
@@ -120,9 +122,9 @@ fn the_check_after_a_machine_crash_is_repeated_until_it_was_finished() {
     assert_eq!(Store::open_or_create(&config(room.path())).unwrap().start(), Start::Clean);
 }
 
-/// Two who want the same lock while a third removes the store and its lock: one of them has it at a time.
+/// Two processes compete for a lock while a third removes the store with its lock: only one holds it at a time.
 #[test]
-fn a_lock_that_was_removed_with_its_store_keeps_nobody_out_and_lets_nobody_in() {
+fn removed_store_lock_blocks_no_process_and_admits_only_one() {
     let room = TempDir::new().unwrap();
     let dir = room.path().join("store");
     let holders = AtomicU64::new(0);
@@ -133,14 +135,18 @@ fn a_lock_that_was_removed_with_its_store_keeps_nobody_out_and_lets_nobody_in() 
                 let mut opened = 0;
                 while opened < 6 {
                     if let Ok(store) = Store::open_or_create(&config(dir)) {
-                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two processes have one store");
+                        assert_eq!(
+                            holders.fetch_add(1, Ordering::SeqCst),
+                            0,
+                            "two processes opened one store"
+                        );
                         std::thread::yield_now();
                         holders.fetch_sub(1, Ordering::SeqCst);
                         drop(store);
                         opened += 1;
                     }
                     if opened % 2 == thread % 2 {
-                        // Somebody may have it open.
+                        // Another process may have it open.
                         let _ = Store::remove(dir);
                     }
                 }
@@ -150,7 +156,7 @@ fn a_lock_that_was_removed_with_its_store_keeps_nobody_out_and_lets_nobody_in() 
 }
 
 #[test]
-fn a_removal_that_was_cut_short_is_finished_by_the_next_or_made_good_by_a_new_store() {
+fn interrupted_removal_is_finished_by_the_next_or_by_a_new_store() {
     let parts: [&[&str]; 4] = [&[], &["store"], &["store", "regions"], &["store", "regions", "meta"]];
     for gone in parts {
         for again in [true, false] {
@@ -175,12 +181,16 @@ fn a_removal_that_was_cut_short_is_finished_by_the_next_or_made_good_by_a_new_st
     let room = TempDir::new().unwrap();
     fs::write(room.path().join("thesis.tex"), "mine").unwrap();
     assert_eq!(Store::remove(room.path()).unwrap_err().kind(), ErrorKind::BadStore);
-    assert_eq!(fs::read_dir(room.path()).unwrap().count(), 1, "what is no store is left as it was");
+    assert_eq!(
+        fs::read_dir(room.path()).unwrap().count(),
+        1,
+        "a directory that is not a store is left unchanged"
+    );
 }
 
 const CHILD_DIR: &str = "FOREBAY_TEST_STORE_DIR";
 
-/// Not a test of its own: what the killed process does.
+/// Not a test: the body of the killed process.
 #[test]
 fn child_makes_replaces_and_removes_until_it_is_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR) else { return };
@@ -199,12 +209,12 @@ fn make_replace_and_remove(dir: &Path) {
 }
 
 #[test]
-fn random_kills_inside_making_replacing_and_removing_leave_what_can_be_gone_on_with() {
+fn random_kills_during_create_replace_and_remove_are_recoverable() {
     let seeded = Seeded::new();
-    let mut dice = seeded.dice(0);
+    let mut rng = seeded.rng(0);
     let room = TempDir::new().unwrap();
     let dir = room.path().join("store");
-    // However slow the machine is, kills fall everywhere.
+    // Kills are spread over the whole run, however slow the machine is.
     let start = Instant::now();
     make_replace_and_remove(&dir);
     let cycle = start.elapsed().as_millis() as u64;
@@ -219,12 +229,12 @@ fn random_kills_inside_making_replacing_and_removing_leave_what_can_be_gone_on_w
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(5 + dice.below(2 * cycle * (1 + round / 25))));
+        std::thread::sleep(Duration::from_millis(5 + rng.below(2 * cycle * (1 + round / 25))));
         child.kill().unwrap();
         let ended = child.wait().unwrap();
-        assert_eq!(ended.code(), None, "round {round}: it went on until it was killed");
+        assert_eq!(ended.code(), None, "round {round}: it ran until it was killed");
         let opened = match Store::open_or_create(&config(&dir)) {
-            // The regions were on the way out, or on the way in.
+            // The regions were being removed or created.
             Err(error) if error.to_string().contains("store replace") => {
                 replaced += 1;
                 Store::replace(&dir, Medium::Disk).unwrap();
@@ -236,10 +246,75 @@ fn random_kills_inside_making_replacing_and_removing_leave_what_can_be_gone_on_w
         assert_eq!(forebay_store::check(&**store.meta()), Vec::<String>::new(), "round {round}");
         assert_eq!(store.data().damage(), Vec::<String>::new(), "round {round}");
         drop(store);
-        if dice.one_in(2) {
+        if rng.one_in(2) {
             Store::remove(&dir).unwrap();
             assert!(!dir.exists(), "round {round}");
         }
     }
-    assert!(replaced > 0, "no kill hit the replacing");
+    assert!(replaced > 0, "no kill hit the replacement");
+}
+
+#[test]
+fn start_after_a_run_with_a_future_clock_warns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::open_or_create(&config(&path)).unwrap();
+    assert!(store.notes().is_empty() && store.data().ahead_of_clock() < Duration::from_secs(60));
+    // As a start one hour from now would leave it.
+    let mut batch = Batch::default();
+    batch.put(b"c".to_vec(), (store.data().now().0 + 3_600_000_000_000).to_be_bytes());
+    store.meta().commit(batch).unwrap();
+    drop(store);
+    let store = Store::open_or_create(&config(&path)).unwrap();
+    let is_warning = |note: &String| note.contains("minutes ahead of this machine's present one");
+    assert!(store.notes().iter().any(is_warning), "{:?}", store.notes());
+    assert!(store.data().ahead_of_clock() > Duration::from_secs(3000));
+}
+
+#[test]
+fn files_changed_after_a_start_with_a_clock_in_the_future_show_the_present() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (root, owner) = (FileId::ROOT, Identity::root());
+    let future = |store: &Store| Stamp(store.data().now().0 + 3_600_000_000_000);
+    let store = Store::open_or_create(&config(&path)).unwrap();
+    let then = future(&store);
+    let name = Name::new("made in the future").unwrap();
+    let (old, _) = store.names().make_dir(&owner, root, &name, 0o755, then).unwrap();
+    let mut batch = Batch::default();
+    batch.put(b"c".to_vec(), then.0.to_be_bytes());
+    store.meta().commit(batch).unwrap();
+    drop(store);
+    // Twice, because the second start has to know what the first has seen.
+    for round in ["first", "second"] {
+        let store = Store::open_or_create(&config(&path)).unwrap();
+        let (names, data) = (store.names(), store.data());
+        let shown = |file: FileId| {
+            let inode = names.inode(file).unwrap();
+            inode.attr(file, &names.share(file).unwrap().into(), data.times())
+        };
+        let is_present = |time: Time| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+            (now - 1800..now + 1800).contains(&time.secs)
+        };
+        let before = shown(old);
+        if round == "first" {
+            assert_eq!((before.mtime, before.ctime), (then.into(), then.into()), "what was shown stays");
+        }
+        assert!(data.now() > then, "stamps only grow");
+        let inside = Name::new(round).unwrap();
+        let (new, _) = names.make_dir(&owner, old, &inside, 0o755, data.now()).unwrap();
+        for attr in [shown(new), shown(old)] {
+            assert!(is_present(attr.mtime) && is_present(attr.ctime), "{round}: {attr:?}");
+        }
+        assert!(is_present(shown(new).atime));
+        let change = Change { mode: Some(0o700), mtime: Some(SetTime::Now), ..Change::default() };
+        names.set_attr(&owner, old, &change, data.now()).unwrap();
+        assert!(is_present(shown(old).mtime) && is_present(shown(old).ctime));
+        let set = Time { secs: 99_999_999_999, nanos: 5 };
+        let change = Change { mtime: Some(SetTime::To(set)), ..Change::default() };
+        names.set_attr(&owner, new, &change, data.now()).unwrap();
+        assert_eq!(shown(new).mtime, set, "a time that was asked for is kept");
+        assert!(is_present(shown(new).ctime));
+    }
 }

@@ -1,108 +1,109 @@
-//! What is said about draining.
+//! Messages about draining.
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes that are brought near at once.
+/// Maximum number of bytes per prefetch request.
 pub const MAX_FETCH: u64 = 64 << 20;
 
-/// What can be asked of the drain.
+/// A request to the drain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum DrainCall {
-    /// Drain a file, or a directory with all that is in it, or everything.
+    /// Drain a file, a directory with its contents, or everything.
     Begin {
-        /// What; everything if not given.
+        /// File or directory; `None` for everything.
         file: Option<forebay_model::FileId>,
-        /// In which order from now on, such as `trio`; only for root and the service's owner.
+        /// New drain order, such as `trio`; only for root and the service's owner.
         order: Option<String>,
-        /// Whether the buffer is given up afterwards: then further names of files and extended attributes go too, where
-        /// the back end takes them. Only for root and the service's owner.
+        /// Whether the buffer is discarded afterwards. If so, hard links and extended attributes are drained too, where
+        /// the back end supports them. Only for root and the service's owner.
         last: bool,
     },
-    /// How far it is.
+    /// Report the progress.
     Look {
-        /// The number of what was begun, if that is asked for.
+        /// The drain request to report on, if any.
         ticket: Option<u64>,
     },
-    /// Bring bytes of a file from behind near, to be read soon.
+    /// Prefetch bytes of a file from the back end into the read cache.
     Fetch {
-        /// Which file.
+        /// The file.
         file: forebay_model::FileId,
-        /// From where on.
+        /// First byte.
         offset: u64,
-        /// How many, at most [`MAX_FETCH`].
+        /// Number of bytes, at most [`MAX_FETCH`].
         len: u64,
-        /// What has come under the same number is not driven out for it.
+        /// Bytes fetched with the same number are not evicted for this request.
         turn: u64,
     },
 }
 
-/// How far the drain is.
+/// Progress of the drain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// What was begun, if that was asked for.
+    /// The requested drain ticket, if one was given.
     pub ticket: Option<DrainTicket>,
-    /// How many of the bytes that were to be brought near are.
+    /// Number of requested bytes that are in the read cache.
     pub fetched: u64,
-    /// Whether some are not because there is no room for more.
+    /// Whether bytes are missing because the read cache is full.
     pub full: bool,
-    /// Everything else.
+    /// Overall state.
     pub status: DrainStatus,
 }
 
-/// Something that somebody asked to be drained.
+/// A drain request of a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DrainTicket {
-    /// Its number.
+    /// The id.
     pub id: u64,
-    /// Whether nothing is left to be done.
+    /// Whether it is finished.
     pub done: bool,
-    /// Files, links and directories that had to leave, as far as they are known.
+    /// Number of files, links and directories to drain, as far as known.
     pub files: u64,
-    /// How many of them have not.
+    /// Number of those not drained yet.
     pub left: u64,
-    /// Bytes that had to leave, as far as they are known.
+    /// Bytes to drain, as far as known.
     pub bytes: u64,
-    /// What was given up for now: it is tried again later.
+    /// Number of items that failed; the drain retries them later.
     pub failed: u64,
-    /// What the back end cannot hold.
+    /// Number of items that the back end cannot store.
     pub skipped: u64,
 }
 
-/// What leaves a server for the back end.
+/// State of the drain of a server.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct DrainStatus {
-    /// The back end, as people name it.
+    /// Display name of the back end.
     pub backend: String,
-    /// In which order things leave.
+    /// Drain order.
     pub order: String,
-    /// Above this share of the capacity they leave by themselves, in per cent.
+    /// Fill level in per cent above which the drain starts on its own.
     pub threshold: u8,
-    /// Bytes that wait or are on their way.
+    /// Bytes that are queued or in flight.
     pub queued: u64,
-    /// Files that are on their way.
+    /// Files in flight.
     pub files: u64,
-    /// Writers that wait for room.
+    /// Number of writers that wait for buffer space.
     pub waiting: u64,
-    /// Bytes that the back end has taken since the server started.
+    /// Bytes written to the back end since the server started.
     pub written: u64,
-    /// Bytes that were let go of here since.
+    /// Bytes freed in the buffer since the server started.
     pub freed: u64,
     /// Bytes from behind that are kept near, and how many may be.
-    pub near: (u64, u64),
+    #[serde(rename = "near")]
+    pub read_cache: (u64, u64),
     /// The targets.
     pub targets: Vec<TargetStatus>,
-    /// What could not be drained, the latest first: some of it.
+    /// Items that could not be drained, latest first; truncated.
     pub failing: Vec<Failing>,
-    /// How many there are.
+    /// Total number of items that could not be drained.
     pub failures: u64,
-    /// Whether nothing is tried because the back end fails.
+    /// Whether the drain pauses because the back end fails.
     pub resting: bool,
-    /// What could not be kept when the buffer was drained for the last time.
+    /// What could not be preserved by the last drain of the buffer.
     pub notes: Vec<String>,
 }
 
 impl DrainStatus {
-    /// What leaves two servers for the same back end, together.
+    /// The combined state of two servers that drain to the same back end.
     #[must_use]
     pub fn and(mut self, other: DrainStatus) -> DrainStatus {
         for (target, more) in self.targets.iter_mut().zip(other.targets) {
@@ -120,7 +121,7 @@ impl DrainStatus {
             waiting: self.waiting + other.waiting,
             written: self.written + other.written,
             freed: self.freed + other.freed,
-            near: (self.near.0 + other.near.0, self.near.1 + other.near.1),
+            read_cache: (self.read_cache.0 + other.read_cache.0, self.read_cache.1 + other.read_cache.1),
             failures: self.failures + other.failures,
             resting: self.resting || other.resting,
             ..self
@@ -128,32 +129,32 @@ impl DrainStatus {
     }
 }
 
-/// One target behind.
+/// A target of the back end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetStatus {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// Bytes that wait for it.
+    /// Bytes queued for it.
     pub queued: u64,
-    /// Bytes it has taken since the server started.
+    /// Bytes written to it since the server started.
     pub written: u64,
-    /// Bytes a second, lately.
+    /// Recent rate in bytes per second.
     pub rate: u64,
-    /// Most servers that write to it at once; 0 if this server does not know.
+    /// Maximum number of servers that write to it at once; 0 if unknown to this server.
     pub alpha: u32,
-    /// Writers of this server that are at it now.
+    /// Number of this server's workers that write to it now.
     pub writers: u32,
 }
 
-/// Something that could not be drained.
+/// An item that could not be drained.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failing {
-    /// Its path.
+    /// The path.
     pub path: String,
     /// Its owner.
     pub user: forebay_model::Uid,
-    /// Why.
+    /// The cause.
     pub why: String,
-    /// How often it was tried.
+    /// Number of attempts.
     pub tries: u32,
 }

@@ -1,7 +1,7 @@
-//! Frames: a small fixed header, a body, and sometimes a payload behind it.
+//! Frames: a small fixed header, a body and an optional payload.
 //!
-//! The header is read first and on its own: it says how much follows, and is refused before anything is
-//! allocated for it. The codec sees headers and bodies; the payload never passes through here.
+//! The receiver reads the header first. It states the sizes of body and payload, and an invalid header is refused
+//! before any allocation. The codec handles headers and bodies; the payload does not pass through it.
 
 use forebay_model::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -9,19 +9,19 @@ use serde::de::DeserializeOwned;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER: usize = 24;
-/// Most bytes in a body.
+/// Maximum size of a body in bytes.
 pub const MAX_BODY: u32 = 512 << 10;
-/// Most bytes in the body of what a client says in the handshake, when nobody has been authenticated yet.
+/// Maximum size of the body of a client's handshake messages, which are not authenticated yet.
 pub const MAX_HANDSHAKE: u32 = 8 << 10;
-/// Most bytes in a payload.
+/// Maximum size of a payload in bytes.
 pub const MAX_PAYLOAD: u32 = 4 << 20;
 
 const MAGIC: [u8; 3] = *b"FBY";
 const CHECKED: usize = HEADER - 4;
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FrameKind {
     /// A [`Hello`](crate::Hello), from the client.
@@ -37,7 +37,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// Every kind, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [FrameKind; 5] =
         [FrameKind::Hello, FrameKind::Greeting, FrameKind::Proof, FrameKind::Call, FrameKind::Answer];
 
@@ -64,16 +64,16 @@ impl FrameKind {
     }
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the body is.
+    /// Kind of the body.
     pub kind: FrameKind,
-    /// Chosen by the caller, repeated in the answer; 0 in the handshake.
+    /// Chosen by the caller and repeated in the reply; 0 in the handshake.
     pub id: u64,
-    /// Bytes of the body.
+    /// Size of the body in bytes.
     pub body: u32,
-    /// Bytes of the payload behind the body.
+    /// Size of the payload after the body, in bytes.
     pub payload: u32,
 }
 
@@ -89,7 +89,7 @@ struct Raw {
 }
 
 impl Header {
-    /// The bytes of this header.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut raw = Raw {
@@ -104,7 +104,7 @@ impl Header {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a header, and refuses one that asks for more than a frame may hold.
+    /// Decodes a header and refuses sizes above the limits.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Header> {
         let raw: &Raw = zerocopy::transmute_ref!(bytes);
         if raw.magic != MAGIC {
@@ -115,11 +115,11 @@ impl Header {
         }
         let crc = crc32c::crc32c(&bytes[..CHECKED]);
         if raw.crc.get() != crc {
-            let text = format!("a frame's header is damaged (checksum {:08x}, expected {crc:08x})", raw.crc);
+            let text = format!("a frame header is corrupted (checksum {:08x}, expected {crc:08x})", raw.crc);
             return Err(protocol(text));
         }
         let Some(kind) = FrameKind::from_number(raw.kind) else {
-            return Err(protocol(format!("frames of kind {} are unknown here", raw.kind)));
+            return Err(protocol(format!("unknown frame kind {}", raw.kind)));
         };
         let header = Header { kind, id: raw.id.get(), body: raw.body.get(), payload: raw.payload.get() };
         header.check()?;
@@ -140,8 +140,8 @@ impl Header {
     }
 }
 
-/// Appends header and body of a frame; the caller sends the payload behind them. What `out` held before is
-/// kept, and an error leaves it as it was.
+/// Appends the header and body of a frame; the caller sends the payload after them. Previous content of `out` is kept,
+/// and an error leaves `out` unchanged.
 pub fn frame<T: Serialize>(
     out: &mut Vec<u8>,
     kind: FrameKind,
@@ -149,10 +149,22 @@ pub fn frame<T: Serialize>(
     body: &T,
     payload: u32,
 ) -> Result<()> {
+    lay(out, kind, id, body, payload, 0)
+}
+
+/// Appends a frame with a gap of `gap` bytes between header and body.
+pub(crate) fn lay<T: Serialize>(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    id: u64,
+    body: &T,
+    payload: u32,
+    gap: usize,
+) -> Result<()> {
     let start = out.len();
-    out.resize(start + HEADER, 0);
+    out.resize(start + HEADER + gap, 0);
     let written = encode(out, body).and_then(|()| {
-        let body = u32::try_from(out.len() - start - HEADER)
+        let body = u32::try_from(out.len() - start - HEADER - gap)
             .map_err(|_| protocol("a body of 4 GiB or more".to_owned()))?;
         let header = Header { kind, id, body, payload };
         header.check()?;
@@ -166,7 +178,7 @@ pub fn frame<T: Serialize>(
 }
 
 fn encode<T: Serialize>(out: &mut Vec<u8>, body: &T) -> Result<()> {
-    // Postcard wants to own what it extends; this way an error cannot take the caller's bytes along.
+    // Postcard takes ownership of the buffer it extends; this wrapper keeps the caller's bytes if it fails.
     struct Tail<'a>(&'a mut Vec<u8>);
     impl Extend<u8> for Tail<'_> {
         fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
@@ -175,18 +187,18 @@ fn encode<T: Serialize>(out: &mut Vec<u8>, body: &T) -> Result<()> {
     }
     match postcard::to_extend(body, Tail(out)) {
         Ok(_) => Ok(()),
-        Err(error) => Err(protocol(format!("a message cannot be encoded: {error}"))),
+        Err(error) => Err(protocol(format!("cannot encode a message: {error}"))),
     }
 }
 
-/// Reads a body. Every byte must be used.
+/// Decodes a body. No byte may be left over.
 pub fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let what = std::any::type_name::<T>();
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(protocol(format!("{} bytes are left behind a message ({what})", rest.len()))),
+        Ok((_, rest)) => Err(protocol(format!("{} excess bytes after a message ({what})", rest.len()))),
         Err(error) => {
-            Err(protocol(format!("a message of {} bytes makes no sense ({what}): {error}", bytes.len())))
+            Err(protocol(format!("cannot decode a message of {} bytes ({what}): {error}", bytes.len())))
         }
     }
 }

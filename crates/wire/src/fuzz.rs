@@ -1,12 +1,12 @@
-//! The way in for fuzzers, and for the suite's own random drivers.
+//! Entry point for fuzzers and for the random tests of this crate.
 
-use crate::{Answer, Call, FrameKind, Greeting, HEADER, Header, Hello, Proof, body, frame};
+use crate::{Answer, Call, FrameKind, Greeting, HEADER, Header, Hello, Opening, Proof, body, frame};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// Decodes whatever `bytes` are, as a peer would, and says whether they were a frame. What decodes must come
-/// back the same after it was encoded again.
+/// Decodes arbitrary bytes as a peer would and returns whether they were a frame. A decoded message must be unchanged
+/// after encoding and decoding it again.
 pub fn fuzz(bytes: &[u8]) -> bool {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
         return false;
@@ -18,7 +18,8 @@ pub fn fuzz(bytes: &[u8]) -> bool {
         return false;
     };
     match header.kind {
-        FrameKind::Hello => Hello::read(bytes).is_ok() && again::<Hello>(header, bytes),
+        FrameKind::Hello if Hello::read(bytes).is_ok() => again::<Hello>(header, bytes),
+        FrameKind::Hello => Opening::read(bytes).is_ok() && again::<Opening>(header, bytes),
         FrameKind::Greeting => again::<Greeting>(header, bytes),
         FrameKind::Proof => again::<Proof>(header, bytes),
         FrameKind::Call => again::<Call>(header, bytes),
@@ -31,7 +32,7 @@ fn again<T: Serialize + DeserializeOwned + PartialEq + Debug>(header: Header, by
         return false;
     };
     let mut out = Vec::new();
-    frame(&mut out, header.kind, header.id, &value, header.payload).expect("what was decoded fits a frame");
-    assert_eq!(body::<T>(&out[HEADER..]).as_ref(), Ok(&value), "a message changed on its way");
+    frame(&mut out, header.kind, header.id, &value, header.payload).expect("a decoded message fits a frame");
+    assert_eq!(body::<T>(&out[HEADER..]).as_ref(), Ok(&value), "the message changed in the round trip");
     true
 }

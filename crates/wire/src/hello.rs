@@ -1,10 +1,15 @@
-//! The first words on a connection.
+//! The handshake messages.
 //!
 //! ```text
-//! client → Hello      version, channel, who it is in the batch system, a nonce, whom it takes for the service
-//! server → Challenge  (TCP) a nonce of its own; or at once Welcome (Unix socket: the kernel vouches)
-//! client → Proof      keyed hash over both nonces
-//! server → Welcome    what it is, its limits, and its own proof; or Refusal
+//! Unix socket: the kernel identifies the client, the path identifies the server
+//! client → Hello      version, channel, batch job, list of servers
+//! server → Welcome    identity and limits; or Refusal
+//!
+//! TCP: both prove that they hold the key, and derive keys for the connection
+//! client → Opening    version, key id, minimum security; Noise's first message, which contains the Hello
+//! server → Challenge  Noise's second message, which contains the server's minimum security
+//! client → Proof      sealed: the client has the connection's keys
+//! server → Welcome    sealed; or Refusal
 //! ```
 
 use crate::frame::{body, protocol};
@@ -12,13 +17,13 @@ use forebay_model::{Error, Incarnation, Job, Members, Result, ServerId, Uid};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
-pub const VERSION: u32 = 4;
+/// Protocol version of this build. A peer of another version is refused with a message that names both.
+pub const VERSION: u32 = 6;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Channel {
-    /// Everything but payload; many requests at once.
+    /// Requests without payload; many at once.
     Control,
     /// Reads and writes of one job, in order.
     Data,
@@ -27,26 +32,24 @@ pub enum Channel {
 /// The client's first message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`VERSION`] of the client.
+    /// The client's [`VERSION`].
     pub version: u32,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub channel: Channel,
-    /// The same on all connections of one client, for its life.
+    /// Id of the client process, the same on all its connections.
     pub client: u128,
-    /// The job it runs for.
+    /// The job of the client.
     pub job: Job,
-    /// A number nobody has used before.
-    pub nonce: [u8; 32],
-    /// The list of servers that the client goes by, if it has met one of them before.
+    /// The client's list of servers, if it has connected to the service before.
     pub roster: Option<Roster>,
 }
 
-/// Which servers a client takes for the service: what decides where it looks for names.
+/// The servers that a client believes to form the service. The list determines where it looks up names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Roster {
-    /// Grows whenever the list changes.
+    /// Increases with every change of the list.
     pub epoch: u64,
-    /// Their numbers, in order.
+    /// Their ids, in order.
     pub servers: Vec<ServerId>,
 }
 
@@ -56,7 +59,7 @@ impl From<&Members> for Roster {
     }
 }
 
-/// For people: `epoch 3: servers 1, 2`.
+/// For display: `epoch 3: servers 1, 2`.
 impl fmt::Display for Roster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<String> = self.servers.iter().map(ServerId::to_string).collect();
@@ -65,9 +68,19 @@ impl fmt::Display for Roster {
 }
 
 impl Hello {
-    /// Reads the body of a hello. The version comes first and is judged first, so that a peer of another
-    /// version is told about versions, whatever else its hello says. What the job says is checked too.
+    /// Decodes the body of a hello. The version comes first and is checked first, so that a peer of another version
+    /// always receives an error about versions. The job is validated too.
     pub fn read(bytes: &[u8]) -> Result<Hello> {
+        Hello::check_version(bytes)?;
+        let hello: Hello = body(bytes)?;
+        match hello.job.fault() {
+            Some(fault) => Err(protocol(fault)),
+            None => Ok(hello),
+        }
+    }
+
+    /// Checks the version at the start of a first message.
+    pub(crate) fn check_version(bytes: &[u8]) -> Result<()> {
         let Ok((version, _)) = postcard::take_from_bytes::<u32>(bytes) else {
             return Err(protocol("a hello without a version".to_owned()));
         };
@@ -77,52 +90,43 @@ impl Hello {
                  same release of Forebay on both sides"
             )));
         }
-        let hello: Hello = body(bytes)?;
-        match hello.job.fault() {
-            Some(fault) => Err(protocol(fault)),
-            None => Ok(hello),
-        }
+        Ok(())
     }
 }
 
-/// The server's answer to everything the client says in the handshake.
+/// The server's reply to every handshake message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Greeting {
-    /// Prove that you hold the key.
+    /// The client must prove that it holds the key.
     Challenge {
-        /// A number nobody has used before.
-        nonce: [u8; 32],
+        /// Noise's second message: see [`Opening`](crate::Opening).
+        noise: Vec<u8>,
     },
-    /// Come in.
+    /// The client is accepted.
     Welcome(Welcome),
-    /// Stay out, and why.
+    /// The client is refused, with the reason.
     Refusal(Error),
 }
 
-/// The client's answer to a challenge.
+/// The client's reply to a challenge. The proof is that its frame can be decrypted with the connection's keys.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Proof {
-    /// See [`client_proof`](crate::client_proof).
-    pub seal: [u8; 32],
-}
+pub struct Proof {}
 
-/// What a client knows about a server once it is in.
+/// What a client learns about a server when it is accepted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Which server.
+    /// The server.
     pub server: ServerId,
-    /// Which life of its store.
+    /// Incarnation of its store.
     pub incarnation: Incarnation,
-    /// Who the server takes the peer for.
+    /// The user that the server authenticated.
     pub uid: Uid,
-    /// Most bytes in one payload.
+    /// Maximum size of a payload in bytes.
     pub max_payload: u32,
     /// All servers of the service.
     pub members: Members,
-    /// After so many milliseconds without a word on its control connection a client is gone.
+    /// Session timeout: milliseconds without a message on the control connection after which the client counts as gone.
     pub session_millis: u64,
-    /// The server's own proof, where a challenge was made.
-    pub seal: Option<[u8; 32]>,
-    /// What the connection is called when it is given up: see [`Request::Abandon`](crate::Request::Abandon).
+    /// Id of the connection, for [`Request::Abandon`](crate::Request::Abandon).
     pub connection: u64,
 }

@@ -1,119 +1,132 @@
-//! What went with stores that were lost, and what servers ask each other to find out.
+//! Data lost with the stores of failed servers, and the messages by which servers find it.
 
 use forebay_model::{FileId, FileKind, Layout, Name, ServerId, Sieve};
 use serde::{Deserialize, Serialize};
 
-/// Everything that one server knows to be lost.
+/// All losses that one server knows of.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Losses {
-    /// One by one.
+    /// The losses, truncated to one reply.
     pub list: Vec<Loss>,
-    /// How many more there are than one answer holds.
+    /// Number of losses that did not fit.
     pub more: u64,
 }
 
-/// Something that is lost.
+/// A loss.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
-    /// The server with whose store it was lost; `None` if several were lost and nobody knows with which.
+    /// The server whose store was lost; `None` if several were lost and it is unknown which one applies.
     pub server: Option<ServerId>,
-    /// What.
+    /// What is lost.
     pub what: Lost,
     /// The file.
     pub file: FileId,
-    /// The directory that holds its name, where that is known.
+    /// The directory of its name, if known.
     pub dir: Option<FileId>,
-    /// The path of that directory, where one leads there.
+    /// The path of that directory, if it is reachable.
     pub above: Option<Vec<u8>>,
-    /// The name, where it is known.
+    /// The name, if known.
     pub name: Option<Name>,
 }
 
-/// What is lost of a file.
+/// The lost part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Lost {
-    /// Everything but its name.
+    /// The inode; the name exists.
     Inode(FileKind),
     /// Bytes.
     Bytes {
-        /// So many.
+        /// Number of bytes.
         count: u64,
-        /// And nobody knows how many behind them.
+        /// Whether an unknown number of bytes after them is lost too.
         open: bool,
     },
-    /// Names of it in the directory; the file itself is there.
+    /// Names in the directory; the inode exists.
     Name {
-        /// What it is.
+        /// The file type.
         kind: FileKind,
-        /// So many names.
+        /// Number of lost names.
         names: u32,
-        /// How long the file is, as far as its server knows.
+        /// Size of the file, as far as its server knows.
         size: u64,
     },
-    /// Its names and its inode.
+    /// Names and inode.
     Rest {
-        /// So many of its bytes are left on the server that says so.
+        /// Bytes that remain on the reporting server.
         bytes: u64,
     },
     /// A directory.
     Directory {
-        /// So many names in it are left on the server that says so; no path leads there.
+        /// Number of entries that remain on the reporting server, unreachable by any path.
         names: u64,
     },
 }
 
-/// What is left of something that may have been lost?
+/// A repair of losses while the service runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RepairStep {
+    /// Links files and directories with lost names into the root directory, and recreates directories of which only
+    /// entries remain.
+    Rescue {
+        /// Also removes dangling names and the bytes of lost files.
+        drop_dangling: bool,
+    },
+    /// From now on, missing objects count as nonexistent.
+    Forgive,
+}
+
+/// A query about the remains of something that may be lost.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Remain {
-    /// Is the inode of this file there?
+    /// Whether the inode of this file exists.
     Inode(FileId),
-    /// How much of a file's bytes is missing?
+    /// How many bytes of a file are missing.
     Bytes {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Where its bytes are.
+        /// The layout of its bytes.
         layout: Layout,
-        /// If nothing is known of it there: bytes below this offset were there.
+        /// If the server has no record of the file: bytes below this offset existed.
         below: u64,
     },
-    /// What is a file called in a directory?
+    /// The name of a file in a directory.
     Name {
         /// The directory.
         dir: FileId,
         /// The file.
         file: FileId,
-        /// What it was called when it was last asked for.
+        /// The name returned by the previous query.
         like: Option<Name>,
     },
-    /// How many names lead to a file?
+    /// The number of names of a file.
     Times {
-        /// In this directory, or anywhere.
+        /// In this directory, or in any.
         dir: Option<FileId>,
         /// The file.
         file: FileId,
     },
-    /// All names that lead to files of whoever asks, in a sieve with this sample.
+    /// All names of files of the querying server, in a sieve with this sample.
     Names(u8),
 }
 
-/// What is left.
+/// The reply to a [`Remain`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Remains {
-    /// All of it.
+    /// Everything exists.
     All,
-    /// The inode is not there.
+    /// The inode is missing.
     NoInode,
-    /// Not these bytes.
+    /// Bytes are missing.
     NotBytes {
-        /// So many.
+        /// Number of bytes.
         count: u64,
-        /// And nobody knows how many behind them.
+        /// Whether an unknown number of bytes after them is missing too.
         open: bool,
     },
-    /// It is called so; `None` if it has no name there.
+    /// The name; `None` if the file has no name in the directory.
     Name(Option<Name>),
-    /// So many; `None` while that changes.
+    /// The number of names; `None` while it changes.
     Times(Option<u32>),
-    /// These.
+    /// The names.
     Names(Box<Sieve>),
 }

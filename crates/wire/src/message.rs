@@ -1,488 +1,521 @@
-//! Everything that can be asked, and every answer.
+//! All requests and replies.
 
 use crate::drain::{DrainCall, DrainReport};
-use crate::lost::Losses;
+use crate::grant::{KeyCall, KeyReply};
+use crate::lost::{Losses, RepairStep};
 use crate::peer::{PeerReply, PeerRequest};
-use crate::rings::{MapGrant, QueueGrant, RingGrant, SlabGrant};
+use crate::rings::{FileMap, MapGrant, QueueGrant, RingGrant, SlabGrant};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
-    Striping, Uid, Usage, XattrMode,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, SeekTo, ServerId,
+    Special, Stripes, Striping, Uid, Usage, XattrMode,
 };
 use serde::{Deserialize, Serialize};
 
-/// One request: who asks, if not the person the connection belongs to, and what.
+/// A request, with the identity it is made for.
 ///
-/// Only a peer authenticated as root or as the service's owner may name somebody else.
+/// Only a peer authenticated as root or as the service's owner may set another identity.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// On whose behalf.
+    /// The identity, if it is not the authenticated user.
     pub identity: Option<Identity>,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
-/// The answer to a call. A payload may follow in the frame.
+/// The reply to a call. A payload may follow in the frame.
 pub type Answer = Result<Reply, Error>;
 
-/// Proof of an open file, made by the server that opened it. It outlives the server: a restarted server, or
-/// another one of the same service, can check it by its seal alone.
+/// A capability for an open file, issued by the server that opened it. It survives the server: after a restart, any
+/// server of the service can verify its seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Token {
     /// The open file.
     pub file: FileId,
-    /// What it was opened for.
+    /// The granted access mode.
     pub access: Access,
-    /// Who opened it; nobody else can use it.
+    /// The user that opened it; no other user can use it.
     pub uid: Uid,
-    /// Tells two opens of one file apart.
+    /// Distinguishes two opens of one file.
     pub serial: u64,
-    /// Keyed hash over everything above.
+    /// Keyed hash over the fields above.
     pub seal: [u8; 16],
 }
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum At {
     /// At this offset.
     Offset(u64),
-    /// At the end of the file, whatever others append meanwhile.
+    /// At the end of the file, atomically with other appends.
     End,
 }
 
-/// Where the beginning of a path led when it was last walked.
+/// The cached result of walking the beginning of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Known {
-    /// So many bytes of the path: names, single slashes between them, nothing else.
+    /// Length in bytes of that beginning: names separated by single slashes.
     pub len: u16,
-    /// The directory they led to.
+    /// The directory it leads to.
     pub dir: FileId,
 }
 
-/// How an existing entry is treated by [`Request::Create`].
+/// How [`Request::Create`] treats an existing entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum IfExists {
     /// Open it.
     Open,
-    /// Open it and cut it to nothing.
+    /// Open it and truncate it to zero.
     Truncate,
-    /// Refuse.
+    /// Fail.
     Refuse,
 }
 
-/// What can be asked. `Write` and `Read` travel on data connections, everything else on control connections.
+/// All requests. `Write` and `Read` use data connections, all others control connections.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Are you there? Also the heartbeat of a session.
+    /// Liveness check, and heartbeat of a session.
     Ping,
     /// Walk a path from a directory; stops at the first symbolic link that has to be followed.
     Walk {
-        /// Where to start.
+        /// Starting directory.
         dir: FileId,
-        /// Relative path; `.`, `..` and repeated slashes are understood. Empty: the directory itself.
+        /// Relative path; may contain `.`, `..` and repeated slashes. Empty: the directory itself.
         path: Vec<u8>,
-        /// Whether a link in the last place is followed too.
+        /// Whether a symbolic link in the last component is followed too.
         follow: bool,
     },
     /// Attributes of a file.
     GetAttr {
-        /// Which.
+        /// The file.
         file: FileId,
     },
     /// Change attributes.
     SetAttr {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// How.
+        /// The change.
         change: Change,
     },
     /// Open a file by id.
     Open {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// For what.
+        /// The access mode.
         access: Access,
-        /// Cut it to nothing; needs write access.
+        /// Truncate to zero; needs write access.
         truncate: bool,
     },
-    /// Make a file, or open the one that is there.
+    /// Create a file, or open the existing one.
     Create {
-        /// In which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Under which name.
+        /// The name.
         name: Name,
-        /// With which permission bits (the client has applied its mask).
+        /// Permission bits, with the umask applied by the client.
         mode: u16,
-        /// Opened for what.
+        /// The access mode.
         access: Access,
-        /// If the name is taken.
+        /// What to do if the name exists.
         if_exists: IfExists,
     },
     /// Re-establish an open file after the server restarted.
     Reopen {
-        /// The proof.
+        /// The token from before the restart.
         token: Token,
     },
     /// Close an open file.
     Close {
-        /// Which.
+        /// The open file.
         token: Token,
     },
     /// Set the length of an open file.
     Truncate {
-        /// Which; needs write access.
+        /// The open file; needs write access.
         token: Token,
         /// New length.
         size: u64,
     },
     /// Set the length of a file by id; checks write permission.
     TruncateFile {
-        /// Which.
+        /// The file.
         file: FileId,
         /// New length.
         size: u64,
     },
-    /// Turn a range of an open file into zeros without changing its length.
+    /// Zero a range of an open file without changing its length.
     Punch {
-        /// Which; needs write access.
+        /// The open file; needs write access.
         token: Token,
         /// First byte.
         offset: u64,
         /// Number of bytes.
         len: u64,
     },
-    /// Make everything acknowledged for this file durable on the server's device.
+    /// Make all acknowledged writes to this file durable on the server's device.
     Sync {
-        /// Which.
+        /// The open file.
         token: Token,
     },
     /// Make everything durable.
     SyncAll,
-    /// Make a directory.
+    /// Create a directory.
     MakeDir {
-        /// In which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Under which name.
+        /// The name.
         name: Name,
-        /// With which permission bits.
+        /// Permission bits.
         mode: u16,
     },
     /// Remove an empty directory.
     RemoveDir {
-        /// From which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
     },
     /// Remove a name of a file.
     Unlink {
-        /// From which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
     },
-    /// Move a name.
+    /// Rename an entry.
     Rename {
-        /// From which directory.
+        /// Source directory.
         dir: FileId,
-        /// Its name.
+        /// Source name.
         name: Name,
-        /// To which directory.
+        /// Target directory.
         to_dir: FileId,
-        /// To which name.
+        /// Target name.
         to_name: Name,
-        /// If the target exists.
+        /// What to do if the target exists.
         mode: RenameMode,
     },
-    /// Give a file one more name.
+    /// Create a hard link.
     Link {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// In which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Under which name.
+        /// The name.
         name: Name,
     },
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     Symlink {
-        /// In which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Under which name.
+        /// The name.
         name: Name,
-        /// What it says.
+        /// The target.
         target: Vec<u8>,
     },
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     ReadLink {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// Entries of a directory, from a cookie on.
+    /// Entries of a directory, starting at a cookie.
     ReadDir {
-        /// Which.
+        /// The directory.
         dir: FileId,
-        /// 0 for the beginning, else the `next` of an earlier answer.
+        /// 0 for the beginning, else the `next` of an earlier reply.
         cookie: u64,
-        /// At most so many entries.
+        /// Maximum number of entries.
         limit: u32,
-        /// With attributes.
+        /// Whether to include attributes.
         plus: bool,
     },
     /// One extended attribute.
     GetXattr {
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
     },
     /// Set an extended attribute.
     SetXattr {
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
-        /// Its value.
+        /// The value.
         value: Vec<u8>,
-        /// Create, replace or either.
+        /// The mode.
         mode: XattrMode,
     },
     /// Names of all extended attributes.
     ListXattr {
-        /// Of which file.
+        /// The file.
         file: FileId,
     },
     /// Remove an extended attribute.
     RemoveXattr {
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
     },
-    /// How full the buffer is.
+    /// Capacity and usage of the buffer.
     StatFs,
-    /// What the server is doing.
+    /// State of the server.
     Status,
-    /// Stop after answering; only for root and the service's owner.
+    /// Stop after replying; only for root and the service's owner.
     Shutdown,
     /// Write the frame's payload.
     Write {
-        /// To which open file.
+        /// The open file.
         token: Token,
-        /// Where.
+        /// The position.
         at: At,
     },
-    /// Read; the bytes are the payload of the answer, fewer than asked for only at the end of the file.
+    /// Read; the bytes are the payload of the reply. The reply is shorter than `len` only at the end of the file.
     Read {
-        /// From which open file.
+        /// The open file.
         token: Token,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// At most so many bytes.
+        /// Maximum number of bytes.
         len: u32,
     },
-    /// What every job wrote and read, second by second.
+    /// Bytes written and read by every job, per second.
     History {
-        /// 0 for the beginning, else the `next` of an earlier answer.
+        /// 0 for the beginning, else the `next` of an earlier reply.
         cursor: u128,
     },
-    /// How the service is shared.
+    /// The sharing policy.
     GetPolicy,
-    /// Share the service by this policy from now on, on all servers; only for root and the service's owner.
+    /// Set the sharing policy on all servers; only for root and the service's owner.
     SetPolicy {
         /// Such as `user-then-size-fair`.
         policy: String,
     },
-    /// What another server of the service knows; only for root and the service's owner.
+    /// The job table of another server; only for root and the service's owner.
     Exchange(Exchange),
-    /// Make an open file at least so long; never shorter. What is new is zero.
+    /// Extend an open file with zeros to at least this size; never shortens it.
     Extend {
-        /// Which; needs write access.
+        /// The open file; needs write access.
         token: Token,
-        /// Its least length.
+        /// Minimum size.
         size: u64,
     },
-    /// Walk a path from the root whose beginning is known: one request, if it still leads there. If not, the answer
-    /// says from where to go on.
+    /// Walk a path from the root with a cached beginning: one request, if the cache is still correct. If not, the reply
+    /// states where to continue.
     Jump {
         /// As in `Walk`.
         path: Vec<u8>,
         /// As in `Walk`.
         follow: bool,
-        /// What is known.
+        /// The cached beginning.
         known: Known,
     },
-    /// Make a pipe, socket or device.
+    /// Create a pipe, socket or device.
     MakeSpecial {
-        /// In which directory.
+        /// Parent directory.
         dir: FileId,
-        /// Under which name.
+        /// The name.
         name: Name,
-        /// With which permission bits.
+        /// Permission bits.
         mode: u16,
-        /// What it is.
+        /// The type of the special file.
         special: Special,
     },
-    /// How the files of a directory are laid out.
+    /// The layout of a file, or the layout for new files of a directory.
     GetLayout {
-        /// Which directory, or a file whose own layout is asked for.
+        /// File or directory.
         file: FileId,
     },
-    /// Lay out the files that will be made in a directory in this way.
+    /// Set the layout for new files of a directory.
     SetLayout {
-        /// Which directory.
+        /// The directory.
         dir: FileId,
-        /// How; `None` leaves it to the servers.
+        /// `None` lets the servers choose.
         striping: Option<Striping>,
     },
     /// Let a server join that has lost its store; only for root and the service's owner.
     ReplaceServer {
-        /// Which.
+        /// The server.
         server: ServerId,
     },
-    /// What only servers ask each other.
+    /// A request between servers.
     Peer(Box<PeerRequest>),
-    /// Gives up another connection of this client: what was asked there and is not answered changes nothing from the
-    /// answer on.
+    /// Abandon another connection of this client: once the reply is sent, its outstanding requests have no further
+    /// effect.
     Abandon {
-        /// As its welcome called it.
+        /// Its id, from its welcome.
         connection: u64,
     },
-    /// What was lost with stores, as far as this server knows; only for root and the service's owner.
+    /// Known losses of this server; only for root and the service's owner.
     Losses,
-    /// What leaves for the back end.
+    /// A request to the drain.
     Drain(DrainCall),
-    /// Bind a ring in shared memory to an open file; for clients of the service's own user, on its machine.
+    /// Bind a shared-memory ring to an open file; for clients of the service's own user on the same machine.
     Ring {
-        /// Which file; needs read or write access.
+        /// The open file; needs read or write access.
         token: Token,
-        /// A ring that the client has already and does not use.
+        /// An unused ring of this client to reuse.
         own: Option<u32>,
-        /// Whether it is to be written to; needs write access.
+        /// Whether the ring is used for writes; needs write access.
         write: bool,
     },
     /// Grant a slab to a ring.
     Slab {
-        /// Which ring.
+        /// The ring.
         ring: u32,
-        /// The client has done with all slabs before this one.
+        /// The client has finished with all slabs before this one.
         keep: u32,
-        /// At least so many bytes, where that is possible.
+        /// Minimum size in bytes, if possible.
         least: u32,
     },
-    /// The next number of a row that all processes of one user share who name it: 0, 1, 2, … until the server starts anew.
+    /// The next number of a sequence shared by all processes of a user: 0, 1, 2, … until the server restarts.
     Number {
-        /// Which row.
+        /// Id of the sequence.
         row: u64,
     },
-    /// Lease what a ring's file is made of.
+    /// Lease the extents of the file of a ring.
     Map {
-        /// Which file; needs read access.
+        /// The open file; needs read access.
         token: Token,
-        /// A ring that is bound to it.
+        /// The ring bound to it.
         ring: u32,
-        /// From this offset on.
+        /// First byte.
         from: u64,
     },
-    /// Let writes go this way from now on, on this server; only for root and the service's owner.
+    /// Set the write route of this server; only for root and the service's owner.
     SetRoute {
         /// `buffer`, `traffic`, `overflow` or `direct`.
         mode: String,
     },
-    /// A queue in shared memory, through which this connection's client asks from now on what fits there; for clients of
-    /// the service's own user, on its machine. It ends with the connection.
+    /// Create a shared-memory queue for small requests of this connection; for clients of the service's own user on the
+    /// same machine. It is closed with the connection.
     Queue,
+    /// Map a range of an open file, shared with all processes that map it.
+    MapFile {
+        /// The open file; needs read access.
+        token: Token,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes; the range may extend beyond the end of the file.
+        len: u64,
+        /// Whether the mapping is writable; needs write access.
+        write: bool,
+    },
+    /// Continue without data lost with stores; only for root and the service's owner, who sends the first step to every
+    /// server before the last step.
+    Repair {
+        /// The step.
+        step: RepairStep,
+    },
+    /// A request about user keys; only for root and the service's owner. Issuing a key requires a Unix socket.
+    Keys(KeyCall),
+    /// Find the next data, or the next hole, of an open file, as the server knows it that is asked.
+    Seek {
+        /// Which.
+        token: Token,
+        /// From this byte on.
+        offset: u64,
+        /// What is looked for.
+        to: SeekTo,
+        /// The length of a file of which other servers hold bytes.
+        end: Option<u64>,
+        /// Which bytes of such a file the server holds.
+        stripes: Option<Stripes>,
+    },
 }
 
-/// What can be answered.
+/// All replies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// Done.
     Done,
     /// Attributes.
     Attr(Attr),
-    /// The path leads here.
+    /// The file that the path leads to.
     Found(Attr),
-    /// The path meets a symbolic link that has to be followed by the client.
+    /// The path contains a symbolic link that the client must follow.
     Link {
         /// The directory that holds the link.
         dir: FileId,
-        /// What the link says.
+        /// The target of the link.
         target: Vec<u8>,
-        /// What is left of the path behind it; empty if the link was the last part.
+        /// The rest of the path after it; empty if the link was the last component.
         rest: Vec<u8>,
     },
-    /// The path goes on at the server that is home to the next name.
+    /// The walk continues on the server that owns the next name.
     Elsewhere {
-        /// The directory it has come to.
+        /// The directory reached.
         dir: FileId,
-        /// What is left of it.
+        /// The rest of the path.
         rest: Vec<u8>,
     },
-    /// The path comes to a file of which another server has the attributes, and which has to be asked for there.
+    /// The path leads to a file whose attributes are on another server, which the client must query.
     At {
-        /// The directory that holds its name.
+        /// The directory of its name.
         dir: FileId,
         /// The file.
         file: FileId,
-        /// What is left of the path behind it.
+        /// The rest of the path after it.
         rest: Vec<u8>,
     },
     /// An open file.
     Opened {
-        /// The proof.
+        /// The open file.
         token: Token,
-        /// Its attributes.
+        /// The attributes.
         attr: Attr,
-        /// Which servers hold its bytes.
+        /// The servers that hold its bytes.
         layout: Layout,
-        /// Whether it was made by this request.
+        /// Whether this request created it.
         created: bool,
     },
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     Target(Vec<u8>),
     /// Entries of a directory.
     Entries {
         /// In the order of their cookies.
         entries: Vec<Entry>,
-        /// Where to go on, or `None` at the end.
+        /// Where to continue, or `None` at the end.
         next: Option<u64>,
     },
     /// The value of an extended attribute.
     Value(Vec<u8>),
     /// Names of extended attributes.
     Names(Vec<Name>),
-    /// How full the buffer is.
+    /// Capacity and usage of the buffer.
     Usage(Usage),
-    /// What the server is doing.
+    /// State of the server.
     Status(Box<Status>),
-    /// The payload was written here.
+    /// The payload was written.
     Written {
         /// Offset of the first byte.
         offset: u64,
     },
-    /// The frame's payload is what was read.
+    /// The payload of the frame contains the bytes read.
     Data,
-    /// What jobs did.
+    /// Bytes written and read by every job.
     History {
-        /// In the order of time.
+        /// In chronological order.
         samples: Vec<Sample>,
-        /// Where to go on, or `None` at the end.
+        /// Where to continue, or `None` at the end.
         next: Option<u128>,
     },
-    /// How the service is shared.
+    /// The sharing policy.
     Sharing(Box<Sharing>),
-    /// How files are laid out.
+    /// The layout of files.
     Layout {
-        /// Of a directory, what was set.
+        /// For a directory: the layout that was set.
         striping: Option<Striping>,
-        /// Of a file, what it has.
+        /// For a file: its layout.
         layout: Option<Layout>,
     },
-    /// What only servers answer each other.
+    /// A reply between servers.
     Peer(Box<PeerReply>),
-    /// What was lost.
+    /// Known losses.
     Losses(Losses),
-    /// How far the drain is.
+    /// Progress of the drain.
     Drain(Box<DrainReport>),
     /// A ring.
     Ring(Box<RingGrant>),
@@ -490,23 +523,31 @@ pub enum Reply {
     Slab(Box<SlabGrant>),
     /// A number.
     Number(u64),
-    /// What a file is made of.
+    /// The extents of a file.
     Map(Box<MapGrant>),
     /// A queue.
     Queue(Box<QueueGrant>),
+    /// The mapping of a file range.
+    FileMap(FileMap),
+    /// The repairs made, one sentence each.
+    Repaired(Vec<String>),
+    /// A reply about user keys.
+    Keys(Box<KeyReply>),
+    /// Where it is; `None` if the file ends before.
+    Position(Option<u64>),
 }
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: Name,
-    /// What it is called.
+    /// The file.
     pub file: FileId,
-    /// What it is.
+    /// The file type.
     pub kind: FileKind,
-    /// Its place in the directory: never changes while the entry lives.
+    /// Its position in the directory; constant while the entry exists.
     pub cookie: u64,
-    /// Its attributes, if they were asked for.
+    /// Its attributes, if requested.
     pub attr: Option<Attr>,
 }

@@ -1,361 +1,375 @@
-//! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
+//! Requests between servers. The sender has proved the service's key and identified itself with a [`Meeting`].
 
+use crate::grant::UserKey;
 use crate::lost::{Remain, Remains};
 use crate::message::Token;
 use forebay_model::{FileId, Incarnation, JobId, Layout, Members, Name, Reshape, ServerId, Span, Stamp, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes in one [`PeerRequest::Put`].
+/// Maximum number of bytes in one [`PeerRequest::Put`].
 pub const MAX_PUT: usize = 256 << 10;
 
-/// What a server asks another one.
+/// A request from one server to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerRequest {
-    /// The first words on a line.
+    /// The first message on a connection.
     Meet(Meeting),
-    /// I am here; what I have of your directories counts for a lease from the moment I sent this.
+    /// Heartbeat. The sender's copies of the receiver's directories are leased from the time it was sent.
     Beat,
-    /// Something about names, in the store's own words.
+    /// A request about names, in the store's own encoding.
     Names {
-        /// What is asked.
+        /// The encoded request.
         ask: Vec<u8>,
     },
-    /// Something about names that somebody wants done, in the store's own words.
+    /// An operation on names, in the store's own encoding.
     Carry {
-        /// What.
+        /// The encoded operation.
         ask: Vec<u8>,
     },
-    /// What do your entries add to the attributes of a directory?
+    /// Requests the receiver's contribution to the attributes of a directory.
     Share {
-        /// Which.
+        /// The directory.
         dir: FileId,
     },
-    /// Is this token good, and what has its holder to know?
+    /// Requests verification of a token, and the facts its holder needs.
     Vouch {
-        /// The token.
+        /// The open file.
         token: Token,
     },
-    /// What do you hold of a file's bytes?
+    /// Requests the state of a file's bytes on the receiver.
     Facts {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
+        /// Whether the file is no longer open: the receiver must verify its tokens again.
         closed: bool,
     },
-    /// Note a change of what you hold of a file; make it, or forget it, when you hear what became of it.
+    /// Prepare a change of the file's bytes on the receiver. It is committed or aborted by [`PeerRequest::Reshaped`].
     Reshape {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Which of its changes.
+        /// Serial number of the change.
         serial: Stamp,
-        /// What changes.
+        /// The change.
         change: Reshape,
-        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        /// Bytes missing below this offset were lost with an earlier incarnation of the receiver's store.
         lost_below: u64,
     },
-    /// Nobody can ever reach this file again.
+    /// The file was deleted and has no open handles.
     Forget {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// Somebody other than the superuser changes the bytes of this file: take its set-id bits away.
+    /// A user other than root changes the bytes of this file: clear its set-id bits.
     DropSetId {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// This file was given a set-id bit: whoever writes has to say so.
+    /// This file has a set-id bit: the receiver must report writes to it.
     HasSetId {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// What became of a change that you have noted.
+    /// Commits or aborts a prepared change.
     Reshaped {
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Which of its changes.
+        /// Serial number of the change.
         serial: Stamp,
-        /// Whether it is made.
+        /// Whether it is committed.
         done: bool,
     },
-    /// What became of a change that you had me note?
+    /// Requests the outcome of a change that the receiver initiated.
     Fate {
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Which of its changes.
+        /// Serial number of the change.
         serial: Stamp,
     },
-    /// Write a piece of what somebody appends to a file of mine.
+    /// Write a piece of an append to a file of the sender.
     Put {
-        /// To which file.
+        /// The file.
         file: FileId,
-        /// Who writes.
+        /// The writing user.
         uid: Uid,
-        /// For which job.
+        /// The writing job.
         job: JobId,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        /// Bytes missing below this offset were lost with an earlier incarnation of the receiver's store.
         lost_below: u64,
-        /// What; at most [`MAX_PUT`] bytes.
+        /// At most [`MAX_PUT`] bytes.
         bytes: Vec<u8>,
     },
-    /// Where is a file of yours in the back end?
-    Behind {
-        /// Which.
+    /// Requests the location of a file of the receiver in the back end.
+    Backing {
+        /// The file.
         file: FileId,
     },
-    /// What is left of what may have been lost?
+    /// Queries what remains of possibly lost objects.
     Remains {
-        /// Several things at once.
+        /// The queries.
         of: Vec<Remain>,
     },
-    /// I want to drain bytes of a file of yours: have it in the back end, at least so long.
+    /// The sender wants to drain bytes of a file of the receiver: create it in the back end with at least this size.
     Bear {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// The length of what I hold of it.
+        /// Size of the sender's part.
         size: u64,
     },
-    /// All I held of a file of yours is drained.
+    /// The sender has drained all its bytes of a file of the receiver.
     Drained {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// Write no more to a file of mine in the back end until you have asked again; and have zeros there where the file
-    /// has zeros of yours.
+    /// Stop writing to a file of the sender in the back end until it is requested again, and write zeros there for the
+    /// receiver's holes.
     Level {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// Which bytes are whose.
+        /// Assigns bytes to servers.
         layout: Layout,
-        /// Where it is in the back end.
+        /// Location in the back end.
         place: Place,
-        /// How long the file is.
+        /// Size of the file.
         size: u64,
-        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        /// Bytes missing below this offset were lost with an earlier incarnation of the receiver's store.
         lost_below: u64,
     },
-    /// How much of these files of mine, written before, have you not drained yet?
+    /// Requests the number of undrained bytes of files of the sender that were written before a time.
     Undrained {
-        /// Which.
+        /// The files.
         files: Vec<FileId>,
-        /// Before when, by your clock.
+        /// The time, by the receiver's clock.
         before: Stamp,
-        /// Whether they are to be drained now.
+        /// Whether to drain them now.
         drain: bool,
     },
-    /// Somebody else changed a file of mine in the back end: is it there as you have it, but for that? Then take it so.
+    /// A file of the sender was changed externally in the back end. Checks whether it otherwise matches the receiver's
+    /// state; if so, the receiver adopts it.
     Anew {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// Its length there, if you are to take it.
+        /// Its size in the back end, if the receiver should adopt it.
         size: Option<u64>,
     },
-    /// This is what I have for targets that are yours to give, in place of whatever I said before.
+    /// The sender's demand for the targets that the receiver arbitrates. Replaces its previous demand.
     Arbitrate {
-        /// The latest of your grants that I have heard of.
+        /// The latest grant of the receiver that the sender has received.
         heard: u64,
-        /// How full I am, in thousandths.
+        /// Fill level of the sender, in thousandths.
         fill: u16,
-        /// What I have, job by job.
+        /// Demand per job.
         wanted: Vec<Wanted>,
-        /// What I have written to each of those targets since I began, for those who find out how many writers it likes.
+        /// Bytes that the sender has written to each of these targets since it started, for tuning the number of
+        /// writers.
         written: Vec<(u32, u64)>,
     },
-    /// I have a place for you at a target: ask what it is.
+    /// The sender has a grant for the receiver, which should request it.
     Granted,
-    /// Somebody removed a file of mine from the back end: have you all of yours here? Then forget that it was there.
+    /// A file of the sender was removed externally from the back end. Checks whether the receiver has all its bytes in
+    /// the buffer; if so, the receiver forgets the location.
     Vanished {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Which bytes are yours.
+        /// Assigns bytes to servers.
         layout: Layout,
-        /// Whether it is only asked.
+        /// Whether to check only.
         ask: bool,
     },
-    /// Bring near what you have behind of these bytes of a file of mine.
+    /// Prefetch bytes of a file of the sender from the back end.
     Fetch {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Where it is behind.
+        /// Location in the back end.
         place: Place,
-        /// Which bytes.
+        /// The byte ranges.
         spans: Vec<Span>,
-        /// What has come under the same number is not driven out for them.
+        /// Bytes fetched with the same number are not evicted for this request.
         turn: u64,
     },
-    /// Let things leave in this order from now on.
+    /// Set the drain order.
     Order {
         /// Such as `trio`.
         order: String,
-        /// Whether it is only asked if you can.
+        /// Whether to check only that the receiver supports it.
         ask: bool,
     },
+    /// The sender's user keys; the reply contains the receiver's.
+    Keys {
+        /// All keys.
+        keys: Vec<UserKey>,
+    },
 }
 
-/// What a server answers another one.
+/// A reply from one server to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerReply {
-    /// It is done.
+    /// Done.
     Done,
-    /// The answer to a meeting.
+    /// The reply to a meeting.
     Met(Met),
-    /// Something about names, in the store's own words.
+    /// A reply about names, in the store's own encoding.
     Names {
-        /// What is told.
+        /// The encoded reply.
         told: Vec<u8>,
     },
-    /// The beat was heard.
+    /// The reply to a heartbeat.
     Alive {
-        /// Which life of the server this is: what an earlier one said counts no more.
+        /// Id of this run of the server process: replies of earlier runs are obsolete.
         life: u64,
     },
-    /// The token is good.
+    /// The token is valid.
     Vouched(Vouched),
-    /// What is held of the file.
+    /// The state of the file's bytes.
     Facts(Held),
-    /// What the entries add to the directory.
+    /// The contribution to the attributes of the directory.
     Share {
-        /// So many directories.
+        /// Number of subdirectories.
         subdirs: u32,
-        /// Their last change.
+        /// The last change.
         touched: Option<Stamp>,
     },
-    /// What became of the change.
+    /// The outcome of the change.
     Fate {
-        /// Whether it is made; nothing while that is open.
+        /// Whether it is committed; `None` while undecided.
         done: Option<bool>,
     },
-    /// Where the file is in the back end.
-    Behind {
-        /// Nothing if it is not there.
+    /// The location of the file in the back end.
+    Backing {
+        /// `None` if the file is not in the back end.
         place: Option<Place>,
     },
-    /// What is left, in the order of the questions.
+    /// The remains, in the order of the queries.
     Remains(Vec<Remains>),
-    /// The file is in the back end.
-    Born {
-        /// Nothing if it has no name any more.
-        born: Option<Born>,
+    /// The file exists in the back end.
+    BackingFile {
+        /// `None` if it no longer has a name.
+        backing_file: Option<BackingFile>,
     },
-    /// Where you may write.
+    /// The granted targets.
     Granted(Vec<Granted>),
-    /// What was not drained yet.
+    /// Undrained bytes.
     Undrained {
-        /// What the clock says.
+        /// The current time.
         now: Stamp,
-        /// In the order of the question.
+        /// In the order of the request.
         left: Vec<Left>,
     },
-    /// What is near now of what was to be.
+    /// The prefetched bytes.
     Fetched {
-        /// How many bytes.
+        /// Number of bytes in the read cache.
         bytes: u64,
-        /// Whether the rest is not because there is no room for more.
+        /// Whether bytes are missing because the read cache is full.
         full: bool,
+    },
+    /// The user keys of the server.
+    Keys {
+        /// All keys.
+        keys: Vec<UserKey>,
     },
 }
 
-/// A server introduces itself.
+/// The introduction of a server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Meeting {
-    /// Which one.
+    /// The server.
     pub server: ServerId,
-    /// Which life of its store.
+    /// Incarnation of its store.
     pub incarnation: Incarnation,
     /// Whether it has joined the service with this store.
     pub joined: bool,
-    /// Whom it takes for the service.
+    /// Its list of the servers of the service.
     pub members: Members,
 }
 
-/// What the one that was met says.
+/// The reply to a [`Meeting`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Met {
-    /// Which one.
+    /// The server.
     pub server: ServerId,
-    /// Which life of its store.
+    /// Incarnation of its store.
     pub incarnation: Incarnation,
     /// Whether it has joined the service with this store.
     pub joined: bool,
-    /// How often the store of the one that introduced itself was replaced; `None` if it was not known before.
+    /// How often the store of the introducing server was replaced; `None` if that server is unknown.
     pub replaced: Option<u16>,
-    /// The first id that it has not handed out.
+    /// The first id that it has not allocated.
     pub next_id: FileId,
 }
 
-/// What the holder of a good token has to know.
+/// What a server must know about the file of a valid token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Vouched {
-    /// Bytes below this offset that the asker does not find were lost with an earlier life of its store.
+    /// Bytes missing below this offset were lost with an earlier incarnation of the requesting server's store.
     pub lost_below: u64,
     /// Whether the file has a set-id bit.
     pub set_id: bool,
-    /// Bytes of a stripe, and over how many servers stripes go round.
+    /// Stripe size in bytes, and number of servers in the layout.
     pub stripes: (u64, u16),
 }
 
-/// Where a file is in the back end.
+/// The location of a file in the back end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// The names that lead there.
+    /// Components of its path.
     pub path: Vec<Name>,
-    /// Which file that is there, whatever its name.
+    /// Identifies the file regardless of its name.
     pub serial: u64,
 }
 
-/// A file that servers may write to in the back end, each its own bytes.
+/// A file in the back end to which each server may write its own bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Born {
-    /// Where it is there.
+pub struct BackingFile {
+    /// Its location.
     pub place: Place,
-    /// How long it is there, at least: nobody writes beyond.
+    /// Minimum size in the back end; no server writes beyond it.
     pub grown: u64,
-    /// Which bytes are whose.
+    /// Assigns bytes to servers.
     pub layout: Layout,
-    /// Its owner.
+    /// The owner.
     pub owner: Uid,
 }
 
-/// What a server has of one job for the targets of an arbiter.
+/// A server's demand of one job for the targets of an arbiter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wanted {
     /// The job.
     pub job: JobId,
-    /// The larger, the sooner.
+    /// Larger values are served first.
     pub priority: u32,
-    /// Bytes, by the number of their target.
+    /// Bytes per target number.
     pub left: Vec<(u32, u64)>,
-    /// Targets at which it holds a place.
+    /// Targets for which it holds a grant.
     pub holds: Vec<u32>,
 }
 
-/// A place at a target.
+/// A grant for a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Granted {
-    /// Which grant of its arbiter this is.
+    /// Serial number of the grant of its arbiter.
     pub serial: u64,
-    /// For which job.
+    /// The job.
     pub job: JobId,
-    /// Where.
+    /// The target.
     pub target: u32,
-    /// For how many bytes, if it is not for all.
+    /// Number of bytes granted, if limited.
     pub bytes: u64,
 }
 
-/// What a server has not drained of a file.
+/// Undrained bytes of a file on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Left {
-    /// So many bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// As often it was tried and failed.
+    /// Number of failed attempts.
     pub tries: u32,
 }
 
-/// What a server holds of a file.
+/// The state of a file's bytes on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Held {
-    /// Behind its last byte.
+    /// Offset after its last byte.
     pub size: u64,
     /// The last change.
     pub touched: Option<Stamp>,

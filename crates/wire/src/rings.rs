@@ -1,94 +1,110 @@
-//! Shared memory between a server and a client of the same machine and user: where to find it.
+//! Locations of the shared memory between a server and a client on the same machine.
 
 use serde::{Deserialize, Serialize};
 
-/// A ring that is bound to an open file.
+/// A ring bound to an open file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RingGrant {
-    /// Which.
+    /// The ring.
     pub ring: u32,
-    /// Its file.
+    /// Path of its file.
     pub path: Vec<u8>,
-    /// The file of the bell that wakes the server.
-    pub bell: Vec<u8>,
-    /// What its records are checked with.
+    /// Path of the doorbell that wakes the server.
+    pub doorbell: Vec<u8>,
+    /// Nonce of the checksums of its records.
     pub nonce: u128,
-    /// What its records have to say about the file.
+    /// Binding number that its records use for the file.
     pub binding: u32,
-    /// The server's monotonic clock, in nanoseconds: a client whose clock is another cannot stamp what it writes.
+    /// The server's monotonic clock, in nanoseconds: a client with a different clock cannot timestamp its writes.
     pub clock: u64,
 }
 
-/// A queue for one connection's requests.
+/// A queue for the requests of one connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueGrant {
-    /// Its file.
+    /// Path of its file.
     pub path: Vec<u8>,
-    /// The file of the bell that wakes whoever serves it.
-    pub bell: Vec<u8>,
-    /// What tells it from others.
+    /// Path of the doorbell that wakes the server.
+    pub doorbell: Vec<u8>,
+    /// Identifies the queue.
     pub nonce: u128,
 }
 
-/// A slab that a ring's client may fill.
+/// A slab that the client of a ring may fill.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SlabGrant {
-    /// Its number.
+    /// The slab number.
     pub slab: u32,
-    /// The file of its region.
+    /// Path of its region file.
     pub path: Vec<u8>,
-    /// Bytes of that file.
+    /// Size of that file in bytes.
     pub size: u32,
-    /// Where in it the slab is.
+    /// Position of the slab in it.
     pub start: u32,
-    /// Bytes of the slab.
+    /// Length of the slab in bytes.
     pub len: u32,
-    /// Most records for it.
+    /// Maximum number of records for it.
     pub records: u32,
-    /// In which epoch of the ring it was granted.
+    /// The epoch of the ring in which it was granted.
     pub epoch: u64,
 }
 
-/// What a ring's client may copy without asking, while the lease stands.
+/// The extents that the client of a ring may copy while the lease is valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MapGrant {
-    /// The lease's number.
+    /// The lease number.
     pub lease: u64,
-    /// The length of the file.
+    /// Size of the file.
     pub size: u64,
-    /// Where in the file the first piece begins.
+    /// File offset of the first piece.
     pub start: u64,
-    /// The pieces, one behind the other; those of a long file may end before it does.
+    /// Consecutive pieces; those of a long file may end before its end.
     pub pieces: Vec<MapPiece>,
-    /// The directory of the regions' files, and their names in it.
+    /// Directory of the region files.
     pub dir: Vec<u8>,
-    /// The names.
+    /// Names of the region files in it.
     pub names: Vec<Vec<u8>>,
-    /// Bytes of each.
+    /// Size of each region file in bytes.
     pub region: u32,
 }
 
-/// A stretch of a file.
+/// An extent of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MapPiece {
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where they are.
+    /// Location of the bytes.
     pub at: MapAt,
 }
 
-/// Where bytes are.
+/// The location of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MapAt {
-    /// Nowhere: they are zeros.
+    /// A hole.
     Zeros,
-    /// In the region's file with this number in the list.
+    /// In a region file.
     Region {
-        /// Which.
+        /// Index in the list of names.
         file: u32,
-        /// From this position on.
+        /// Position in that file.
         position: u32,
     },
-    /// Only the server knows.
+    /// Not mapped: the client must read from the server.
     Ask,
+}
+
+/// The mapping of a file range.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FileMap {
+    /// Memory shared by all processes of the server's machine. The server passes its descriptor once, over the Unix
+    /// socket with this abstract name, to the requesting user: the client connects, sends the ticket and receives one
+    /// byte with the descriptor.
+    Shared {
+        /// Name of the socket, without the leading zero byte.
+        socket: Vec<u8>,
+        /// The ticket.
+        ticket: [u8; 16],
+    },
+    /// A private copy that the client writes back: no other client maps the file while this client has it open.
+    Alone,
 }

@@ -1,19 +1,19 @@
-//! Proofs: that a peer holds the key, and that a token was made by this service.
+//! Secrets, derived keys, and the seal of tokens.
 //!
-//! Everything is a keyed BLAKE3 hash. Each use starts with words of its own, so that a proof made for one use
-//! is worthless for another, and the client's cannot be sent back as the server's.
+//! Everything is a keyed BLAKE3 hash. Each use has its own domain prefix, so that a value for one use is invalid for
+//! any other.
 
 use crate::frame::protocol;
-use crate::{Hello, Token};
+use crate::{KeyId, Token, UserKey};
 use forebay_model::Result;
 use std::fmt;
 
-const CLIENT: &[u8] = b"forebay 1 client proof\0";
-const SERVER: &[u8] = b"forebay 1 server proof\0";
+const USER_KEY: &[u8] = b"forebay 1 user key\0";
+const CONNECTION_KEY: &[u8] = b"forebay 1 connection key\0";
 const TOKEN_KEY: &[u8] = b"forebay 1 token key\0";
 const TOKEN: &[u8] = b"forebay 1 token\0";
 
-/// A secret. In a file it is 64 hexadecimal digits and a line end.
+/// A secret. In a file it is 64 hexadecimal digits and a newline.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -24,17 +24,41 @@ impl Key {
         Key(bytes)
     }
 
-    /// The bytes of this key, for whoever stores it.
+    /// The bytes of this key, for storing it.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key that seals the tokens of a service of several servers: all who hold this key have it.
+    /// The key that seals the tokens of a multi-server service, derived from the service's key.
     #[must_use]
     pub fn for_tokens(&self) -> Key {
         let mut hash = blake3::Hasher::new_keyed(&self.0);
         Key(*hash.update(TOKEN_KEY).finalize().as_bytes())
+    }
+
+    /// The secret that both sides of a connection prove to hold, for the key with this id.
+    #[must_use]
+    pub(crate) fn for_connections(&self, id: KeyId) -> Key {
+        let mut hash = blake3::Hasher::new_keyed(&self.0);
+        Key(*hash.update(CONNECTION_KEY).update(&id.0).finalize().as_bytes())
+    }
+
+    /// The secret of a user key. It depends on the user and the expiry, so that only a holder of this key can change
+    /// them.
+    #[must_use]
+    pub fn for_user(&self, key: &UserKey) -> Key {
+        let mut hash = blake3::Hasher::new_keyed(&self.0);
+        let end = key.expires.map_or([0; 9], |end| {
+            let mut bytes = [1; 9];
+            bytes[1..].copy_from_slice(&end.to_le_bytes());
+            bytes
+        });
+        hash.update(USER_KEY)
+            .update(&key.id.0)
+            .update(&key.uid.0.to_le_bytes())
+            .update(&key.gid.0.to_le_bytes());
+        Key(*hash.update(&end).finalize().as_bytes())
     }
 
     /// The contents of a key file.
@@ -45,7 +69,7 @@ impl Key {
         text
     }
 
-    /// Reads the contents of a key file. The text is never repeated in the error.
+    /// Parses a key file. An error never contains the text.
     pub fn from_text(text: &str) -> Result<Key> {
         let digits = text.trim().as_bytes();
         let wrong = || protocol("a key is 64 hexadecimal digits".to_owned());
@@ -67,40 +91,19 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a client answers to a challenge: it holds the key, and said just this hello.
-#[must_use]
-pub fn client_proof(key: &Key, hello: &Hello, challenge: &[u8; 32]) -> [u8; 32] {
-    proof(CLIENT, key, hello, challenge)
-}
-
-/// What a server adds to its welcome: it holds the key, and heard just this hello.
-#[must_use]
-pub fn server_proof(key: &Key, hello: &Hello, challenge: &[u8; 32]) -> [u8; 32] {
-    proof(SERVER, key, hello, challenge)
-}
-
-fn proof(words: &[u8], key: &Key, hello: &Hello, challenge: &[u8; 32]) -> [u8; 32] {
-    // The encoding of a hello tells where each field ends: no two hellos have the same bytes.
-    let hello = postcard::to_stdvec(hello).expect("a hello can always be encoded");
-    let mut hash = blake3::Hasher::new_keyed(&key.0);
-    hash.update(words).update(challenge).update(&hello);
-    *hash.finalize().as_bytes()
-}
-
-/// Whether two proofs are the same, in a time that tells nothing about where they differ.
-#[must_use]
-pub fn same_proof(one: &[u8; 32], other: &[u8; 32]) -> bool {
+/// Compares two proofs in constant time.
+pub(crate) fn same_proof(one: &[u8; 32], other: &[u8; 32]) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
 impl Token {
-    /// This token with the seal that belongs to it.
+    /// This token with its seal.
     #[must_use]
     pub fn seal(self, key: &Key) -> Token {
         Token { seal: self.expected_seal(key), ..self }
     }
 
-    /// Whether the holder of `key` made this token, just as it is.
+    /// Whether a holder of `key` issued exactly this token.
     #[must_use]
     pub fn is_sealed_by(&self, key: &Key) -> bool {
         let widen = |seal: [u8; 16]| {

@@ -1,66 +1,66 @@
-//! What servers say about themselves, to people and to each other.
+//! Status reports of servers, to users and to other servers.
 
 use crate::drain::DrainStatus;
 use forebay_model::{Incarnation, Job, JobId, ServerId, Stamp, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Jobs of one server, as it tells the others: a part of its table, which may be too long for one frame.
+/// A part of a server's job table, which it sends to the other servers. A table may be too long for one frame.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Exchange {
     /// The server.
     pub server: ServerId,
-    /// Which of its tables this belongs to: larger is newer.
+    /// Version of the table: larger is newer.
     pub version: u64,
-    /// Bytes a second that it is believed to serve.
+    /// Estimated capacity of the server, in bytes per second.
     pub capacity: u64,
-    /// The policy it follows.
+    /// Its current policy.
     pub policy: String,
-    /// When that policy was set; 0 if it is the one of its configuration. The latest counts everywhere.
+    /// When that policy was set; 0 if it comes from the configuration. The latest one applies on all servers.
     pub policy_set: Stamp,
-    /// Which part of the table, from 0.
+    /// Index of this part, from 0.
     pub part: u16,
-    /// Of how many.
+    /// Number of parts.
     pub parts: u16,
-    /// The jobs of this part that are active on it.
+    /// The active jobs of this part.
     pub jobs: Vec<Job>,
 }
 
-/// How a service is shared.
+/// How a service is shared among jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sharing {
     /// The policy.
     pub policy: String,
-    /// When it was set; 0 if it is the one of the configuration.
+    /// When it was set; 0 if it comes from the configuration.
     pub policy_set: Stamp,
-    /// What enforces it.
+    /// The scheduler that enforces it.
     pub scheduler: String,
-    /// Bytes a second of the modelled device; 0 where there is none.
+    /// Rate of the modelled device in bytes per second; 0 without a model.
     pub device_rate: u64,
-    /// How often servers tell each other of their jobs, in milliseconds.
+    /// Interval at which servers exchange their job tables, in milliseconds.
     pub lambda_millis: u64,
     /// The other servers.
     pub peers: Vec<PeerStatus>,
 }
 
-/// Another server, as a server sees it.
+/// Another server, as this server sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Where it is.
+    /// The address.
     pub address: String,
-    /// Its number, once it was met.
+    /// Its id, once known.
     pub server: Option<ServerId>,
-    /// What is wrong with it now, if something is.
+    /// The current problem with it, if any.
     pub trouble: Option<String>,
-    /// Whether it is known to follow the same policy.
+    /// Whether it is known to use the same policy.
     pub agrees: bool,
 }
 
-/// What one job did in one second.
+/// Bytes of one job in one second.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which second, since the Unix epoch.
+    /// Seconds since the Unix epoch.
     pub second: u64,
-    /// The job's label.
+    /// The label of the job.
     pub label: String,
     /// Bytes written.
     pub written: u64,
@@ -68,63 +68,63 @@ pub struct Sample {
     pub read: u64,
 }
 
-/// What a server is doing.
+/// State of a server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Which server.
+    /// The server.
     pub server: ServerId,
-    /// Version of the program.
+    /// Program version.
     pub version: String,
-    /// Which life of its store.
+    /// Incarnation of its store.
     pub incarnation: Incarnation,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Seconds since it started to serve.
+    /// Seconds since it began to serve.
     pub uptime: u64,
     /// The directory of its store.
     pub store: String,
-    /// What holds the regions: `tmpfs, huge pages`, `tmpfs`, `disk`.
+    /// Medium of the regions: `tmpfs, huge pages`, `tmpfs`, `disk`.
     pub medium: String,
-    /// How full it is.
+    /// Capacity and usage.
     pub usage: Usage,
-    /// Bytes in one region.
+    /// Size of a region in bytes.
     pub region_size: u64,
     /// Regions by state.
     pub regions: RegionCounts,
-    /// Connections now open.
+    /// Number of open connections.
     pub connections: u32,
     /// Clients with a session.
     pub sessions: u32,
     /// Open files.
     pub opens: u64,
-    /// Requests that wait for their turn.
+    /// Number of requests waiting for the scheduler.
     pub waiting: u64,
-    /// What recovery found when the server started.
+    /// Result of the recovery at the start of the server.
     pub recovery: RecoverySummary,
-    /// Damage found since: one sentence each.
+    /// Corruption found since the start: one sentence each.
     pub damage: Vec<String>,
-    /// Its place in the service.
+    /// Its membership in the service.
     pub standing: Standing,
     /// Jobs seen, busiest first.
     pub jobs: Vec<JobStatus>,
-    /// What leaves for the back end, where there is one.
+    /// State of the drain, if there is a back end.
     pub drain: Option<DrainStatus>,
-    /// What was buffered and what went past the buffer, where there is a back end.
+    /// Buffered and direct writes, if there is a back end.
     pub route: Option<RouteStatus>,
 }
 
-/// A server's place in its service, as it sees it.
+/// A server's membership in its service, as it sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Standing {
-    /// It serves.
+    /// It is a member and serves requests.
     Joined,
-    /// It waits for the servers that have to confirm it: what it waits for.
+    /// It waits for servers that must confirm it; names them.
     Waiting(String),
-    /// Others do not let it in: why.
+    /// Other servers refuse it, with the reason.
     Refused(String),
 }
 
-/// How many regions are in which state.
+/// Number of regions in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct RegionCounts {
     /// Empty.
@@ -133,100 +133,100 @@ pub struct RegionCounts {
     pub filling: u32,
     /// Full.
     pub sealed: u32,
-    /// Being emptied.
+    /// Being drained.
     pub draining: u32,
-    /// Empty, but kept until what replaced them is durable or their readers are done.
+    /// Empty, but retained until the replacing data is durable or the readers are done.
     pub resting: u32,
 }
 
-/// What recovery found.
+/// Result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct RecoverySummary {
-    /// Records that were replayed.
+    /// Number of replayed records.
     pub records: u64,
-    /// Bytes of files that are live.
+    /// Bytes of live file data.
     pub live_bytes: u64,
-    /// Records that were torn and dropped.
+    /// Number of torn records, which were dropped.
     pub torn: u64,
-    /// Records older than a truncation or deletion.
+    /// Number of records older than a truncation or deletion.
     pub superseded: u64,
-    /// Whether the machine had crashed, so that payloads were checked first.
+    /// Whether the machine had crashed, in which case payload checksums were verified.
     pub machine_crash: bool,
-    /// Whether the server had been stopped in order.
+    /// Whether the last shutdown was clean.
     pub clean: bool,
-    /// Milliseconds it took.
+    /// Duration in milliseconds.
     pub millis: u64,
 }
 
-/// A job as a server sees it.
+/// A job, as a server sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Its number.
+    /// The id.
     pub id: JobId,
-    /// Who it is.
+    /// The job.
     pub job: Job,
     /// Bytes written.
     pub written: u64,
-    /// Of these, bytes that went past the buffer.
+    /// Of these, bytes written directly, bypassing the buffer.
     pub direct: u64,
     /// Bytes read.
     pub read: u64,
-    /// Requests of every kind.
+    /// Number of requests of all kinds.
     pub requests: u64,
-    /// When it was last heard of.
+    /// Time of its last request.
     pub seen: Stamp,
-    /// Connections it has now.
+    /// Number of open connections.
     pub connections: u32,
-    /// Whether it works.
+    /// The state.
     pub state: JobState,
-    /// Turns it had: one for every operation, and one more for every further slice of a large one.
+    /// Number of scheduling turns: one per operation, and one more for every further slice of a large one.
     pub operations: u64,
-    /// Nanoseconds that its requests waited for their turns, all together.
+    /// Total nanoseconds that its requests waited for their turns.
     pub waited: u64,
-    /// Requests of it that wait now.
+    /// Number of requests that wait now.
     pub waiting: u32,
-    /// What it is due of this server as things are, in millionths.
+    /// Its current share of this server, in millionths.
     pub share: u32,
-    /// Bytes it moved in the last full second.
+    /// Bytes moved in the last full second.
     pub recent: u64,
 }
 
-/// What was buffered and what went past the buffer, since the server started.
+/// Buffered and direct writes since the server started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RouteStatus {
-    /// Which writes are buffered.
+    /// The write route.
     pub mode: String,
-    /// Whether data leaves while more comes.
+    /// Whether the drain runs while writes arrive.
     pub pipeline: bool,
-    /// Whether a write that finds no room goes past the buffer; otherwise it waits.
+    /// Whether a write that finds no space bypasses the buffer; otherwise it waits.
     pub bypass: bool,
     /// Bytes that were buffered.
     pub buffered: u64,
-    /// Bytes that went past the buffer.
+    /// Bytes written directly, bypassing the buffer.
     pub direct: u64,
-    /// How often a writer waited for room.
+    /// How often a writer waited for buffer space.
     pub waits: u64,
-    /// For how many nanoseconds, all together.
+    /// Total nanoseconds of these waits.
     pub waited: u64,
-    /// The jobs whose writers wait for room now, and how many of those.
+    /// Jobs whose writers wait for space now, with the number of these writers.
     pub waiting: Vec<(String, u32)>,
-    /// Nanoseconds that went into deciding which way writes go.
+    /// Nanoseconds spent on routing decisions.
     pub decided: u64,
-    /// Nanoseconds that went into the index of what is here, and into putting in order what leaves.
+    /// Nanoseconds spent on the buffer's index and on ordering the drain.
     pub indexed: u64,
-    /// Pieces of files in regions that the index knows.
+    /// Number of extents in the index.
     pub extents: u64,
-    /// Bytes that the index takes for them, at most.
+    /// Maximum size of the index in bytes.
     pub index: u64,
 }
 
-/// Whether a job works.
+/// Activity of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum JobState {
-    /// It has asked for something lately, or waits.
+    /// It has sent requests lately, or has requests waiting.
     Active,
     /// It is connected.
     Idle,
-    /// Its last connection has ended.
+    /// Its last connection is closed.
     Gone,
 }

@@ -7,7 +7,7 @@ use crate::tree::Tree;
 /// Traits of `policy` that only `policy` implements.
 const TRAITS: &[&str] = &["Scheduler", "Layer"];
 
-/// What `policy` calls its deciders. Whoever shows a machine at work may use them, not have his own.
+/// The names of the deciders in `policy`. The simulator uses them and defines none of its own.
 const DECIDERS: &[&str] = &[
     "Scheduler",
     "Policy",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulator_that_asks_nobody_is_found() {
+    fn simulator_that_calls_no_policy_is_found() {
         let deaf =
             Tree::of(&[("crates/sim/Cargo.toml", ""), ("crates/sim/src/lib.rs", "// forebay_policy::share")]);
         assert_eq!(check(&deaf).len(), ASKED.len());

@@ -44,8 +44,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["store", "server", "client"]),
-    ("dice", &[]),
-    ("proof", &["dice", "wire", "store", "backend", "server", "client"]),
+    ("testkit", &[]),
+    ("proof", &["testkit", "wire", "store", "backend", "server", "client"]),
     ("xtask", &[]),
 ];
 

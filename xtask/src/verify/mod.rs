@@ -6,8 +6,10 @@ mod decisions;
 mod dependencies;
 mod house;
 mod licence;
+mod map;
 mod semantics;
 mod tools;
+mod words;
 
 use crate::shell;
 use crate::tree::Tree;
@@ -62,6 +64,8 @@ const CHECKS: &[Check] = &[
     Check { name: "unsafe", about: "unsafe code lives only where it is at home", run: house::unsafe_code },
     Check { name: "pure", about: "pure crates are guarded", run: house::pure },
     Check { name: "decisions", about: "policies live in policy, and nowhere else", run: decisions::check },
+    Check { name: "map", about: "ARCHITECTURE.md names files and functions that exist", run: map::check },
+    Check { name: "words", about: "names and prose have the words of the field", run: words::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
     Check { name: "leftovers", about: "nothing is ignored or left to do", run: house::leftovers },
     Check { name: "semantics", about: "every promise names a test that exists", run: semantics::check },

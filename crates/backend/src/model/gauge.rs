@@ -1,8 +1,8 @@
-//! One modelled target in the machine's time.
+//! One modelled target in real time.
 
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 use forebay_policy::Tick;
-use forebay_policy::device::{Device, State, Target, Work};
+use forebay_policy::device::{Device, ModelledState, ModelledTarget, Work};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -10,24 +10,24 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Somebody else may have changed what a target does: it is looked at again after this at the latest.
+/// Poll interval for a shared target, which another process may have changed.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// One modelled target.
 pub(super) struct Gauge {
     device: Device,
-    target: Mutex<Target>,
-    /// Where those who share it keep what it is doing.
+    target: Mutex<ModelledTarget>,
+    /// File with the shared state of the target.
     file: Option<File>,
 }
 
 impl Gauge {
     /// A target of this back end alone.
     pub(super) fn own(device: Device) -> Gauge {
-        Gauge { target: Mutex::new(Target::new(device.clone())), device, file: None }
+        Gauge { target: Mutex::new(ModelledTarget::new(device.clone())), device, file: None }
     }
 
-    /// The target with a number of all that name a directory.
+    /// The target with this number, shared by all processes that name the directory.
     pub(super) fn shared(device: Device, dir: &Path, number: usize) -> Result<Gauge> {
         let path = dir.join(format!("target-{number}"));
         let open = || {
@@ -48,7 +48,7 @@ impl Gauge {
     }
 
     pub(super) fn flush(&self) -> Result<Work> {
-        self.with(Target::flush)
+        self.with(ModelledTarget::flush)
     }
 
     /// Waits until a write has ended.
@@ -63,7 +63,7 @@ impl Gauge {
         Ok(())
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Target, Tick) -> T) -> Result<T> {
+    fn with<T>(&self, act: impl FnOnce(&mut ModelledTarget, Tick) -> T) -> Result<T> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &self.file else { return Ok(act(&mut target, now())) };
         let unusable =
@@ -72,8 +72,8 @@ impl Gauge {
         let done = load(file).and_then(|state| {
             let now = now();
             *target = match state {
-                Some(state) => Target::resume(self.device.clone(), state, now),
-                None => Target::new(self.device.clone()),
+                Some(state) => ModelledTarget::resume(self.device.clone(), state, now),
+                None => ModelledTarget::new(self.device.clone()),
             };
             let done = act(&mut target, now);
             save(file, target.state()).map(|()| done)
@@ -83,21 +83,21 @@ impl Gauge {
     }
 }
 
-/// What is kept there, if anything is that makes sense: one that is not ours begins anew.
-fn load(file: &File) -> std::io::Result<Option<State>> {
+/// Loads the state, if there is a valid one; otherwise the target starts idle.
+fn load(file: &File) -> std::io::Result<Option<ModelledState>> {
     let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).min(1 << 20);
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(postcard::from_bytes(&bytes).ok())
 }
 
-fn save(file: &File, state: &State) -> std::io::Result<()> {
+fn save(file: &File, state: &ModelledState) -> std::io::Result<()> {
     let bytes = postcard::to_stdvec(state).map_err(std::io::Error::other)?;
     file.write_all_at(&bytes, 0)?;
     file.set_len(bytes.len() as u64)
 }
 
-/// The machine's time: the same in all its processes.
+/// The monotonic clock, which is the same in all processes of the machine.
 fn now() -> Tick {
     let now = clock_gettime(ClockId::Monotonic);
     Tick(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
@@ -109,7 +109,7 @@ mod tests {
     use crate::device;
 
     #[test]
-    fn whoever_shares_a_target_sees_all_its_writers() {
+    fn processes_that_share_a_target_see_all_its_writers() {
         let dir = tempfile::tempdir().expect("a directory");
         let slow = device("ost").expect("a device").slower(1e6);
         let share = |number| Gauge::shared(slow.clone(), dir.path(), number).expect("a shared target");
@@ -120,7 +120,7 @@ mod tests {
             (gauge, work)
         });
         assert_eq!([&one, &same, &other].map(writers), [2, 2, 0]);
-        // It is the machine's time that passes, not that of whoever looks.
+        // Time passes for the machine, whichever process looks.
         for (gauge, work) in works {
             let ended = gauge.with(|target, now| {
                 target.advance(now.after(Tick::ms(100_000_000)));
@@ -128,12 +128,12 @@ mod tests {
             });
             assert!(!ended.expect("a state"));
         }
-        // What lies in the future was left by another boot.
+        // A state in the future is from another boot.
         assert_eq!([&one, &same].map(writers), [0, 0]);
     }
 
     #[test]
-    fn what_makes_no_sense_in_the_file_begins_anew() {
+    fn invalid_shared_state_starts_an_idle_target() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("target-0"), b"\xff\xff\xff").expect("written");
         let gauge = Gauge::shared(device("hdd").expect("a device"), dir.path(), 0).expect("a shared target");

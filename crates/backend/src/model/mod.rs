@@ -1,20 +1,21 @@
-//! A back end whose targets are as slow as modelled ones, so that contention is visible on any machine.
+//! A back end with the speed of modelled targets, so that contention is visible on any machine.
 //!
-//! Written `model:DEVICE[,slower=N][,grain=N][,queue=N][,faults=N][,shared=DIR]:BACKEND`. `DEVICE` is one of
-//! `scenarios/devices.toml`. `slower` makes everything take so many times as long; `grain` lets every byte stand for so many, so
-//! that a little data takes as many writes and seeks as much would; `queue` lets a disk sort so many writes; `faults` lets every
-//! so manieth write fail; `shared` keeps what the targets are doing in a directory, so that all servers of a machine that name it
-//! write to the same targets.
+//! Written `model:DEVICE[,slower=N][,grain=N][,queue=N][,faults=N][,shared=DIR]:BACKEND`. `DEVICE` is an
+//! entry of `scenarios/devices.toml`. `slower` multiplies all durations; `grain` lets every byte stand for N
+//! bytes, so that little data takes as many writes and seeks as much would; `queue` sets the number of writes
+//! that a disk sorts; `faults` makes every Nth write fail; `shared` keeps the state of the targets in a
+//! directory, so that all servers of a machine that name it write to the same targets.
 //!
-//! **Invariant**: a write returns when it is done both behind and in the model; the model's time is the machine's.
+//! **Invariant**: a write returns when it is done both in the wrapped back end and in the model; the model
+//! runs in real time.
 //!
-//! **Deliberately absent**: reads (what was just written is in a target's cache), names and attributes: they cost what
-//! they cost behind.
+//! **Deliberately absent**: reads (recently written data is in a target's cache), names and attributes: they
+//! take as long as in the wrapped back end.
 
 mod gauge;
 mod spec;
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version};
 use forebay_model::{Error, ErrorKind, FileId, Gid, Name, Result, Span, Time, Uid};
 use forebay_policy::place::Description;
 use gauge::Gauge;
@@ -32,16 +33,16 @@ pub struct Model {
     name: String,
 }
 
-/// What all open files share.
+/// State shared by all open files.
 struct World {
     gauges: Vec<Gauge>,
-    /// Every so manieth write fails.
+    /// Every Nth write fails.
     faults: Option<u64>,
     writes: AtomicU64,
 }
 
 impl Model {
-    /// Slows a back end down; `text` is everything between `model:` and the back end's own name.
+    /// Slows a back end down; `text` is everything between `model:` and the wrapped back end's name.
     pub fn open(text: &str, inner: Arc<dyn Backend>) -> Result<Model> {
         let Spec { device, faults, shared } = text.parse()?;
         let count = inner.targets().len();
@@ -70,7 +71,7 @@ struct Modelled {
 }
 
 impl Modelled {
-    /// Where bytes of the file end up: by target, the ranges of its own part of the file.
+    /// The targets of a span of the file, with the ranges of each target's own part.
     fn places(&self, span: Span) -> BTreeMap<u32, Vec<Span>> {
         let mut places: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
         let (stripe, count) = (self.layout.stripe, self.layout.targets.len() as u64);
@@ -92,8 +93,7 @@ impl Modelled {
 
 impl World {
     fn gauge(&self, target: u32) -> Result<&Gauge> {
-        let text =
-            || format!("the back end has {} targets, and none has the number {target}", self.gauges.len());
+        let text = || format!("the back end has {} targets: there is no target {target}", self.gauges.len());
         self.gauges.get(target as usize).ok_or_else(|| Error::new(ErrorKind::Io, text()))
     }
 }
@@ -118,7 +118,7 @@ impl Object for Modelled {
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         let number = self.world.writes.fetch_add(1, Ordering::Relaxed) + 1;
         if self.world.faults.is_some_and(|every| number.is_multiple_of(every)) {
-            return Err(Error::new(ErrorKind::Io, "a modelled target failed, as it was told to"));
+            return Err(Error::new(ErrorKind::Io, "injected fault of a modelled target"));
         }
         let len = parts.iter().map(|part| part.len() as u64).sum();
         let span = Span::at(offset, len).ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
@@ -161,6 +161,10 @@ impl Backend for Model {
         self.inner.find(path)
     }
 
+    fn root(&self) -> Result<Option<Found>> {
+        self.inner.root()
+    }
+
     fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
         self.inner.list(dir, show)
     }
@@ -189,14 +193,14 @@ impl Backend for Model {
         self.inner.layout(file)
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        let object = self.inner.create(file, creation)?;
-        self.wrapped(file, object)
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        let object = self.inner.create_at(file, creation)?;
+        self.wrapped(file.path, object)
     }
 
-    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
-        let object = self.inner.create_on(file, creation, layout)?;
-        self.wrapped(file, object)
+    fn create_on_at(&self, file: Slot<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        let object = self.inner.create_on_at(file, creation, layout)?;
+        self.wrapped(file.path, object)
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
@@ -204,40 +208,40 @@ impl Backend for Model {
         self.wrapped(file, object)
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        self.inner.symlink(path, target)
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        self.inner.symlink_at(at, target)
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        self.inner.set_attr(path, owner, mode, mtime)
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.inner.set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.inner.make_dir(dir, owner, mode)
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.inner.make_dir_at(dir, owner, mode)
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        self.inner.unlink(path)
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        self.inner.unlink_of(it)
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        self.inner.remove_dir(dir)
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        self.inner.remove_dir_of(dir)
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        self.inner.rename(from, to)
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        self.inner.rename_of(from, to)
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        self.inner.truncate(file, size)
+    fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {
+        self.inner.truncate_of(file, size)
     }
 
-    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
-        self.inner.link(file, to)
+    fn link_of(&self, file: Seen<'_>, to: Slot<'_>) -> Result<()> {
+        self.inner.link_of(file, to)
     }
 
-    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
-        self.inner.set_xattr(path, name, value)
+    fn set_xattr_of(&self, it: Seen<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        self.inner.set_xattr_of(it, name, value)
     }
 }
 
@@ -247,7 +251,7 @@ mod tests {
     use crate::Memory;
 
     #[test]
-    fn stripes_that_follow_each_other_on_a_target_are_one_write() {
+    fn contiguous_stripes_on_a_target_are_one_write() {
         let memory = Memory::default();
         memory.put(&[Name::new("f").expect("a name")], (Uid(0), Gid(0)), 0o644, b"");
         let inner = memory.open(&[Name::new("f").expect("a name")]).expect("it is there");

@@ -1,4 +1,4 @@
-//! What a modelled back end is to be like, as people write it.
+//! Parsing of the model's parameters.
 
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_policy::device::Device;
@@ -20,7 +20,7 @@ pub fn device(name: &str) -> Result<Device> {
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("scenarios/devices.toml: {error}")))?;
     devices.remove(name).ok_or_else(|| {
         let known: Vec<&str> = devices.keys().map(String::as_str).collect();
-        let text = format!("there is no modelled device \"{name}\": choose {}", known.join(" or "));
+        let text = format!("unknown modelled device \"{name}\": choose {}", known.join(" or "));
         Error::new(ErrorKind::Invalid, text)
     })
 }
@@ -35,27 +35,27 @@ impl FromStr for Spec {
         for word in words {
             let wrong = |why: &str| {
                 let text = format!(
-                    "\"{word}\" of a modelled back end {why}: write slower=N, grain=N, queue=N, faults=N or shared=DIR"
+                    "\"{word}\" of a modelled back end {why}: use slower=N, grain=N, queue=N, faults=N or shared=DIR"
                 );
                 Error::new(ErrorKind::Invalid, text)
             };
-            let (key, value) = word.split_once('=').ok_or_else(|| wrong("says nothing"))?;
+            let (key, value) = word.split_once('=').ok_or_else(|| wrong("has no value"))?;
             match key {
                 "slower" | "grain" => {
                     let times = value.parse::<f64>().ok().filter(|times| (1e-3..=1e6).contains(times));
-                    let times = times.ok_or_else(|| wrong("has no number from 0.001 to 1000000"))?;
+                    let times = times.ok_or_else(|| wrong("needs a number from 0.001 to 1000000"))?;
                     *(if key == "slower" { &mut slower } else { &mut grain }) = times;
                 }
                 "faults" => {
                     let every = value.parse::<u64>().ok().filter(|&every| every > 0);
-                    spec.faults = Some(every.ok_or_else(|| wrong("has no number from 1 on"))?);
+                    spec.faults = Some(every.ok_or_else(|| wrong("needs a number of at least 1"))?);
                 }
                 "queue" => {
                     let queue = value.parse::<usize>().ok().filter(|queue| (1..=4096).contains(queue));
-                    spec.device.queue = queue.ok_or_else(|| wrong("has no number from 1 to 4096"))?;
+                    spec.device.queue = queue.ok_or_else(|| wrong("needs a number from 1 to 4096"))?;
                 }
                 "shared" if !value.is_empty() => spec.shared = Some(PathBuf::from(value)),
-                _ => return Err(wrong("is not known")),
+                _ => return Err(wrong("is unknown")),
             }
         }
         spec.device = spec.device.grain(grain).slower(slower);

@@ -1,22 +1,22 @@
-//! One object out of a file's pieces, mostly by the store itself.
+//! Composes one object from a file's pieces, mostly by server-side copies.
 
 use super::overlay::{Piece, Source};
 use super::store::{Meta, Store};
 use forebay_model::{Error, ErrorKind, Result, Span};
 
-/// Least bytes in a part of an upload, but for the last.
+/// Smallest part of an upload, except the last.
 const LEAST: u64 = 5 << 20;
-/// Most bytes that are copied as one part.
+/// Largest range that is copied as one part.
 const MOST: u64 = 1 << 30;
-/// What is no larger is read and written again instead.
+/// Up to this size, an object is read and written again instead.
 const SMALL: u64 = 8 << 20;
-/// Most parts in an upload.
+/// Most parts of an upload.
 const PARTS: usize = 10_000;
 
-/// Which object has a piece.
+/// Key of the object that holds a piece.
 pub(super) type Name<'a> = dyn Fn(Source) -> Result<String> + 'a;
 
-/// Writes an object that has these pieces one behind the other.
+/// Writes an object that consists of these pieces in order.
 pub(super) fn compose(
     store: &Store,
     key: &str,
@@ -36,13 +36,13 @@ pub(super) fn compose(
     let mut parts = Parts { store, key, upload: &upload, tags: Vec::new(), pending: Vec::new() };
     let done = parts.take(pieces, name).and_then(|()| store.finish_upload(key, &upload, &parts.tags));
     if done.is_err() {
-        // It is the first failure that is told.
+        // Report the first error.
         let _ = store.abort_upload(key, &upload);
     }
     done
 }
 
-/// Adds the bytes of a piece to others.
+/// Appends the bytes of a piece to a buffer.
 fn read(store: &Store, piece: Piece, name: &Name<'_>, bytes: &mut Vec<u8>) -> Result<()> {
     let before = bytes.len();
     bytes.resize(before + piece.span.len() as usize, 0);
@@ -52,13 +52,13 @@ fn read(store: &Store, piece: Piece, name: &Name<'_>, bytes: &mut Vec<u8>) -> Re
     }
 }
 
-/// An upload under way.
+/// A multipart upload.
 struct Parts<'a> {
     store: &'a Store,
     key: &'a str,
     upload: &'a str,
     tags: Vec<String>,
-    /// Too little for a part of its own.
+    /// Bytes that are too few for a part of their own.
     pending: Vec<u8>,
 }
 
@@ -101,8 +101,7 @@ impl Parts<'_> {
     fn number(&self) -> Result<u16> {
         let next = self.tags.len() + 1;
         u16::try_from(next).ok().filter(|_| next <= PARTS).ok_or_else(|| {
-            let text =
-                format!("{} has more than {PARTS} parts: an object store cannot put it together", self.key);
+            let text = format!("cannot compose {}: it has more than {PARTS} parts", self.key);
             Error::new(ErrorKind::TooLarge, text)
         })
     }

@@ -1,26 +1,27 @@
-//! A bucket of an object store that speaks S3.
+//! A bucket of an S3-compatible object store.
 //!
-//! A finished file is one object whose key is its path; a directory is an empty object whose key ends in a slash, or just
-//! the keys below it; a symbolic link is an object with what it says. A file that is being written is its object *and*
-//! private ones in `.forebay-parts/ID/`, each a write (`NUMBER-OFFSET-LENGTH`) or a cut (`NUMBER-SIZE-cut`), in the order of
-//! their numbers. When the last writer lets go, and not before, the store puts them together into one object by copying, and they are
-//! removed; if that fails they stay, the file is read from them all the same, and the next who looks tries again. So a
-//! file passes through that is larger than any buffer, and a crash leaves nothing that is not found again.
+//! A finished file is one object whose key is its path. A directory is an empty object whose key ends in a
+//! slash, or just the keys below it. A symbolic link is an object that contains its target. A file that is
+//! being written is its object plus private objects in `.forebay-parts/ID/`, each a write
+//! (`NUMBER-OFFSET-LENGTH`) or a truncation (`NUMBER-SIZE-cut`), in the order of their numbers. When the last
+//! writer closes the file, the store composes them into one object by copying, and removes them. If that
+//! fails they stay, reads combine them, and the next lookup retries. So a file can be larger than any buffer,
+//! and a crash loses nothing.
 //!
-//! An object says up to which change it has them all, so that a private object that was not removed, or arrives after all
-//! when its write was told to have failed, is never taken for something new.
+//! An object records the last change it contains. So a private object that was not removed, or that arrives
+//! after its write was reported as failed, is never taken for a new change.
 //!
-//! Renaming is copying and removing, of a directory key by key: others can see it half done. One server at a time may
-//! write to a bucket.
+//! A rename is a copy and a removal, for a directory key by key: other clients can see it half done. Only one
+//! server at a time may write to a bucket.
 
 mod compose;
-mod facts;
+mod metadata;
 mod object;
 mod overlay;
 mod rename;
 mod store;
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, shown};
 use compose::compose;
 use forebay_model::{Error, ErrorKind, FileKind, Gid, MAX_PATH, Name, Result, Span, Time, Uid};
 use object::{Bytes, File, S3Object, Use};
@@ -32,15 +33,15 @@ use store::{Head, Meta, Store};
 
 pub use store::Access;
 
-/// Where private objects are.
+/// Prefix of private objects.
 const PARTS: &str = ".forebay-parts/";
-/// Longest key that a store takes.
+/// Longest key of a store.
 const LONGEST: usize = 1024;
 /// Most keys in a page of a listing.
 const PAGE: usize = 1000;
-/// So many pieces are put together at once.
+/// Most pieces that are composed at once.
 const FEW: usize = 500;
-/// The largest object that is copied at once.
+/// Largest object that is copied in one request.
 const AT_ONCE: u64 = 5 << 30;
 
 /// A bucket.
@@ -48,16 +49,16 @@ pub struct S3 {
     inner: Arc<Inner>,
 }
 
-/// What all open files share.
+/// State shared by all open files.
 struct Inner {
     store: Store,
-    /// Files that are open, or were not put together yet, by number.
+    /// Files that are open or not yet composed, by id.
     files: Mutex<HashMap<u64, Arc<Mutex<File>>>>,
-    /// The last number that was given to a change: the time of it, or more.
+    /// The number of the last change: its time, or more.
     last: AtomicU64,
 }
 
-/// What a path leads to.
+/// An entry that was looked up.
 struct There {
     head: Head,
     found: Found,
@@ -65,16 +66,16 @@ struct There {
 
 impl There {
     fn new(head: Head) -> There {
-        There { found: facts::found(&head, head.key.ends_with('/')), head }
+        There { found: metadata::found(&head, head.key.ends_with('/')), head }
     }
 
     fn id(&self) -> u64 {
-        facts::id(&self.head)
+        metadata::id(&self.head)
     }
 }
 
 impl S3 {
-    /// A bucket, by its name.
+    /// Opens a bucket by its name.
     pub fn open(bucket: &str, access: &Access) -> Result<S3> {
         let store = Store::open(bucket, access)?;
         store.demand()?;
@@ -95,7 +96,7 @@ impl S3 {
 }
 
 impl Inner {
-    /// A number for a change, later than all before.
+    /// A new change number, larger than all before.
     fn next(&self) -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -104,7 +105,7 @@ impl Inner {
         later(before.unwrap_or_else(|last| last))
     }
 
-    /// Files that were being written when an earlier server ended.
+    /// Finds files that were being written when an earlier server ended.
     fn find_leftovers(&self) -> Result<()> {
         let mut logs: HashMap<u64, Vec<Bytes>> = HashMap::new();
         self.each_key(PARTS, &mut |key| {
@@ -138,15 +139,15 @@ impl Inner {
     /// The file of an object, if it is being written.
     fn written(&self, head: &Head) -> Option<Arc<Mutex<File>>> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = files.get(&facts::id(head)).cloned();
+        let file = files.get(&metadata::id(head)).cloned();
         drop(files);
         file.filter(|file| file.lock().unwrap_or_else(PoisonError::into_inner).is_at(&head.key))
     }
 
-    /// The file of an object, as one that is being used.
+    /// The file of an object, registered as in use.
     fn used(&self, there: &There, what_for: Use) -> Result<Arc<Mutex<File>>> {
-        // Whatever the clock says, a change is later than those that are in the object.
-        self.last.fetch_max(facts::upto(&there.head), Ordering::Relaxed);
+        // Whatever the clock returns, a new change is later than those in the object.
+        self.last.fetch_max(metadata::upto(&there.head), Ordering::Relaxed);
         loop {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
             let file = files.entry(there.id()).or_default().clone();
@@ -156,17 +157,18 @@ impl Inner {
                 continue;
             }
             if !state.is_at(&there.head.key) {
-                let text = format!("{} is a copy that a rename of {} left", there.head.key, state.key);
+                let text =
+                    format!("{} is a leftover copy from a failed rename of {}", there.head.key, state.key);
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            state.meet(&there.head);
+            state.attach_object(&there.head);
             *state.count(what_for) += 1;
             drop(state);
             return Ok(file);
         }
     }
 
-    /// What is at a path. Whoever looks at a file that was left half written has it put together.
+    /// Looks up a path. Composes a file that was left half written.
     fn look(&self, path: Path<'_>) -> Result<Option<There>> {
         let key = key(path)?;
         if path.is_empty() || key.starts_with(PARTS) || format!("{key}/") == PARTS {
@@ -179,7 +181,7 @@ impl Inner {
         let head = match self.store.head(&dir)? {
             Some(head) => head,
             None if self.store.list(&dir, false, 1, None)?.keys.is_empty() => return Ok(None),
-            // Nobody made it, but there is something in it.
+            // The directory was never created, but has entries.
             None => Head {
                 key: dir,
                 size: 0,
@@ -191,11 +193,18 @@ impl Inner {
         Ok(Some(There::new(head)))
     }
 
+    /// Looks up a path; fails if the entry is not the one the caller saw.
+    fn look_for(&self, it: Seen<'_>) -> Result<Option<There>> {
+        let there = self.look(it.path)?;
+        there.iter().try_for_each(|there| it.demand(there.found.version.serial))?;
+        Ok(there)
+    }
+
     fn look_at(&self, head: Head) -> Result<There> {
         let mut there = There::new(head);
         if let Some(file) = self.written(&there.head) {
             let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
-            state.meet(&there.head);
+            state.attach_object(&there.head);
             if state.writers == 0 && self.finish(there.id(), &mut state).is_ok() {
                 drop(state);
                 self.forget(there.id());
@@ -211,26 +220,26 @@ impl Inner {
         Ok(there)
     }
 
-    /// Puts a file together.
+    /// Composes a file.
     fn finish(&self, id: u64, state: &mut File) -> Result<()> {
         if state.overlay.is_some() {
-            let head = self.store.head(&state.key)?.filter(|head| facts::id(head) == id);
+            let head = self.store.head(&state.key)?.filter(|head| metadata::id(head) == id);
             let head = head.ok_or_else(|| Error::from(ErrorKind::Stale))?;
             let mut meta = head.meta.clone();
-            let found = facts::found(&head, false);
+            let found = metadata::found(&head, false);
             let mut version = found.version;
             state.show(&mut version);
-            facts::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
+            metadata::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
             let pieces = self.few_pieces(id, state)?;
-            facts::set_upto(&mut meta, self.next());
+            metadata::set_upto(&mut meta, self.next());
             compose(&self.store, &state.key, &meta, &pieces, &|source| state.source(id, source))?;
-            state.settle();
+            state.mark_composed();
         }
         self.remove_parts(id, state)
     }
 
-    /// What a file is to be put together of: if that is much, some are put together first, into private objects that hold
-    /// the same bytes again.
+    /// The pieces to compose a file from. If there are too many, composes some of them into private objects
+    /// first.
     fn few_pieces(&self, id: u64, state: &mut File) -> Result<Vec<Piece>> {
         let mut pieces = state.pieces();
         while pieces.len() > FEW {
@@ -241,7 +250,7 @@ impl Inner {
                 let done = compose(&self.store, &key, &Meta::new(), some, &|source| state.source(id, source));
                 match done {
                     Ok(()) => state.apply(bytes),
-                    // It may be there all the same.
+                    // It may have been written all the same.
                     Err(_) => state.spent.push(bytes),
                 }
                 done?;
@@ -251,7 +260,7 @@ impl Inner {
         Ok(pieces)
     }
 
-    /// Removes private objects that count no more.
+    /// Removes private objects that no longer count.
     fn remove_parts(&self, id: u64, state: &mut File) -> Result<()> {
         while let Some(last) = state.spent.last() {
             self.store.delete(&(Inner::part(id) + &last.name()))?;
@@ -265,18 +274,18 @@ impl Inner {
         let Some(file) = files.get(&id).cloned() else { return };
         let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
         if state.is_unused() && state.log.is_empty() && state.spent.is_empty() {
-            // Somebody may have found it already, and wait to use it.
+            // Another thread may have found it already and wait for its lock.
             state.forgotten = true;
             files.remove(&id);
         }
     }
 
-    /// A file that was removed or replaced takes its private objects with it.
+    /// Removes the private objects of a file that was removed or replaced.
     fn drop_file(&self, there: &There) -> Result<()> {
         let Some(file) = self.written(&there.head) else { return Ok(()) };
         let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
         state.gone = true;
-        state.settle();
+        state.mark_composed();
         self.remove_parts(there.id(), &mut state)?;
         drop(state);
         self.forget(there.id());
@@ -304,7 +313,7 @@ impl Inner {
         Ok(self.store.list(key, false, 2, None)?.keys.iter().all(|other| other == key))
     }
 
-    /// Copies an object of any size, with what is written down with it.
+    /// Copies an object of any size, with its metadata.
     fn copy(&self, from: &Head, to: &str, meta: &Meta) -> Result<()> {
         if from.size <= AT_ONCE {
             return self.store.copy(&from.key, to, Some(meta));
@@ -321,7 +330,7 @@ impl Backend for S3 {
 
     fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
         match key(path) {
-            // What it cannot hold it does not have.
+            // A path without a valid key cannot exist in the bucket.
             Err(_) => Ok(None),
             Ok(_) => Ok(self.inner.look(path)?.map(|there| there.found)),
         }
@@ -339,7 +348,7 @@ impl Backend for S3 {
             let page = self.inner.store.list(&prefix, true, PAGE, after.as_deref())?;
             let names = page.keys.iter().chain(page.prefixes.iter().filter(|key| *key != PARTS));
             for key in names {
-                // What cannot be a name here is the directory itself, or has two slashes.
+                // Only the directory itself and keys with two slashes are not valid names.
                 if let Ok(name) = Name::new(key[prefix.len()..].trim_end_matches('/').as_bytes()) {
                     show(name);
                 }
@@ -370,11 +379,12 @@ impl Backend for S3 {
         }
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+    fn create_at(&self, at: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        let file = at.path;
         self.inner.demand_free(file)?;
         let (key, number) = (key(file)?, self.inner.next());
-        let (at, mtime) = ((key.as_str(), number), facts::moment(number));
-        let meta = facts::meta(FileKind::File, at, creation.owner, creation.mode, mtime);
+        let (at, mtime) = ((key.as_str(), number), metadata::moment(number));
+        let meta = metadata::meta(FileKind::File, at, creation.owner, creation.mode, mtime);
         self.inner.store.put(&key, &[], &meta)?;
         self.open_to_write(file)
     }
@@ -383,24 +393,25 @@ impl Backend for S3 {
         self.open_for(file, Use::Write)
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        let path = at.path;
         self.inner.demand_free(path)?;
         let (key, number) = (key(path)?, self.inner.next());
         let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
-        let meta = facts::meta(FileKind::Symlink, (&key, number), me, 0o777, facts::moment(number));
+        let meta = metadata::meta(FileKind::Symlink, (&key, number), me, 0o777, metadata::moment(number));
         self.inner.store.put(&key, target, &meta)
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        let there = self.inner.look(path)?.ok_or_else(|| failed(path, ErrorKind::NotFound))?;
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        let there = self.inner.look_for(it)?.ok_or_else(|| failed(it.path, ErrorKind::NotFound))?;
         if there.found.kind == FileKind::Directory {
             let at = (there.head.key.as_str(), there.id());
-            let meta = facts::meta(FileKind::Directory, at, owner, mode, mtime);
+            let meta = metadata::meta(FileKind::Directory, at, owner, mode, mtime);
             return self.inner.store.put(&there.head.key, &[], &meta);
         }
         let mode = if there.found.kind == FileKind::Symlink { 0o777 } else { mode };
         let mut meta = there.head.meta.clone();
-        facts::set(&mut meta, &there.head, owner, mode, mtime);
+        metadata::set(&mut meta, &there.head, owner, mode, mtime);
         if meta != there.head.meta {
             self.inner.copy(&there.head, &there.head.key, &meta)?;
         }
@@ -410,7 +421,8 @@ impl Backend for S3 {
         Ok(())
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        let dir = at.path;
         self.inner.demand_parent(dir)?;
         match self.inner.look(dir)?.map(|there| there.found.kind) {
             Some(FileKind::Directory) => return Ok(()),
@@ -418,33 +430,34 @@ impl Backend for S3 {
             None => {}
         }
         let (key, number) = (key(dir)? + "/", self.inner.next());
-        let meta = facts::meta(FileKind::Directory, (&key, number), owner, mode, facts::moment(number));
+        let meta = metadata::meta(FileKind::Directory, (&key, number), owner, mode, metadata::moment(number));
         self.inner.store.put(&key, &[], &meta)
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        let Some(there) = self.inner.look(path)? else { return Ok(false) };
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        let Some(there) = self.inner.look_for(it)? else { return Ok(false) };
         if there.found.kind == FileKind::Directory {
-            return Err(failed(path, ErrorKind::IsDirectory));
+            return Err(failed(it.path, ErrorKind::IsDirectory));
         }
         self.inner.store.delete(&there.head.key)?;
         self.inner.drop_file(&there)?;
         Ok(true)
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        let Some(there) = self.inner.look(dir)? else { return Ok(false) };
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        let Some(there) = self.inner.look_for(dir)? else { return Ok(false) };
         match there.found.kind {
             FileKind::Directory if !self.inner.is_empty_dir(&there.head.key)? => {
-                Err(failed(dir, ErrorKind::NotEmpty))
+                Err(failed(dir.path, ErrorKind::NotEmpty))
             }
             FileKind::Directory => self.inner.store.delete(&there.head.key).map(|()| true),
-            _ => Err(failed(dir, ErrorKind::NotDirectory)),
+            _ => Err(failed(dir.path, ErrorKind::NotDirectory)),
         }
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        let Some(there) = self.inner.look(from)? else { return Ok(false) };
+    fn rename_of(&self, it: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        let Some(there) = self.inner.look_for(it)? else { return Ok(false) };
+        let from = it.path;
         if from == to {
             return Ok(true);
         }
@@ -460,8 +473,9 @@ impl Backend for S3 {
         Ok(true)
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        let Some(there) = self.inner.look(file)? else { return Ok(false) };
+    fn truncate_of(&self, it: Seen<'_>, size: u64) -> Result<bool> {
+        let Some(there) = self.inner.look_for(it)? else { return Ok(false) };
+        let file = it.path;
         match there.found.kind {
             FileKind::File => S3Object::new(self.inner.clone(), &there, Use::Write)?.cut(size).map(|()| true),
             FileKind::Directory => Err(failed(file, ErrorKind::IsDirectory)),
@@ -478,7 +492,7 @@ fn key(path: Path<'_>) -> Result<String> {
         Some(key) if key.len() < LONGEST => Ok(key),
         _ => {
             let text = format!(
-                "{} cannot be in an object store: keys are UTF-8 of at most {LONGEST} bytes",
+                "{} is not a valid object key: keys are UTF-8 of at most {LONGEST} bytes",
                 shown(path)
             );
             Err(Error::new(ErrorKind::Invalid, text))

@@ -1,22 +1,22 @@
-//! Files of a bucket that are being read or written.
+//! Open files of a bucket.
 
 use super::store::{Head, Meta};
-use super::{Inner, Overlay, Piece, Source, There, facts};
+use super::{Inner, Overlay, Piece, Source, There, metadata};
 use crate::{Object, Version};
 use forebay_model::{Error, ErrorKind, Result, Span, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A write or a cut, as the name of its private object says.
+/// A write or a truncation, as encoded in the key of its private object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bytes {
     pub(super) number: u64,
-    /// What was written; a cut if not given.
+    /// The written bytes; `None` for a truncation.
     span: Option<Span>,
     size: u64,
 }
 
 impl Bytes {
-    /// The number of the file and the change that a key names.
+    /// Parses the file id and the change from a key.
     pub(super) fn parse(key: &str) -> Option<(u64, Bytes)> {
         let (id, name) = key.strip_prefix(super::PARTS)?.split_once('/')?;
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -29,7 +29,7 @@ impl Bytes {
         words.next().is_none().then_some((hex(id)?, bytes))
     }
 
-    /// Bytes that were written.
+    /// A write.
     pub(super) fn written(number: u64, span: Span) -> Bytes {
         Bytes { number, span: Some(span), size: 0 }
     }
@@ -42,41 +42,41 @@ impl Bytes {
     }
 }
 
-/// What an open file is used for.
+/// How an open file is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
     Read,
     Write,
 }
 
-/// A file that is used, or was left half written.
+/// A file that is in use, or was left half written.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) key: String,
     readers: usize,
-    /// As long as there are any, changes may be on their way that are older than what it would be put together of.
+    /// While there are any, changes older than the composed object may still arrive.
     pub(super) writers: usize,
     /// Its private objects.
     pub(super) log: Vec<Bytes>,
-    /// Others that may be there and count no more: they are in its object, or have failed.
+    /// Other private objects that may exist but no longer count: the object contains them, or they failed.
     pub(super) spent: Vec<Bytes>,
-    /// What they and its object come to, if there are any.
+    /// The object combined with the private objects, if there are any.
     pub(super) overlay: Option<Overlay>,
-    /// The time of its last change, where that was set after the last write.
+    /// The mtime, if it was set after the last write.
     pub(super) mtime: Option<Time>,
     pub(super) gone: bool,
-    /// Another counts, if any.
+    /// The file was removed from the table; another entry may have replaced it.
     pub(super) forgotten: bool,
 }
 
 impl File {
-    /// One that an earlier server left.
+    /// A file that an earlier server left.
     pub(super) fn left(mut log: Vec<Bytes>) -> File {
         log.sort_unstable_by_key(|bytes| bytes.number);
         File { log, ..File::default() }
     }
 
-    /// How many use it so.
+    /// The number of its users of this kind.
     pub(super) fn count(&mut self, what_for: Use) -> &mut usize {
         match what_for {
             Use::Read => &mut self.readers,
@@ -88,18 +88,18 @@ impl File {
         self.readers + self.writers == 0
     }
 
-    /// Whether its object is the one with this key. A rename that failed may have left a copy elsewhere.
+    /// Whether its object has this key. A failed rename may have left a copy elsewhere.
     pub(super) fn is_at(&self, key: &str) -> bool {
         self.key.is_empty() || self.key == key
     }
 
-    /// Its object was found.
-    pub(super) fn meet(&mut self, head: &Head) {
+    /// Its object was found: builds the overlay.
+    pub(super) fn attach_object(&mut self, head: &Head) {
         head.key.clone_into(&mut self.key);
         if self.overlay.is_some() {
             return;
         }
-        let upto = facts::upto(head);
+        let upto = metadata::upto(head);
         self.spent.extend(self.log.extract_if(.., |bytes| bytes.number <= upto));
         if !self.log.is_empty() {
             let mut overlay = Overlay::new(head.size);
@@ -108,13 +108,13 @@ impl File {
         }
     }
 
-    /// Where its bytes are, in order.
+    /// The locations of its bytes, in order.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         let all = |overlay: &Overlay| overlay.pieces(Span::new(0, overlay.size())).collect();
         self.overlay.as_ref().map_or_else(Vec::new, all)
     }
 
-    /// One more private object counts.
+    /// Adds a private object.
     pub(super) fn apply(&mut self, bytes: Bytes) {
         self.log.push(bytes);
         if let Some(overlay) = &mut self.overlay {
@@ -122,24 +122,24 @@ impl File {
         }
     }
 
-    /// Its object is all there is of it.
-    pub(super) fn settle(&mut self) {
+    /// The object now contains all changes.
+    pub(super) fn mark_composed(&mut self) {
         self.spent.append(&mut self.log);
         self.overlay = None;
     }
 
-    /// The object that has a piece of it.
+    /// The key of the object that holds a piece.
     pub(super) fn source(&self, id: u64, source: Source) -> Result<String> {
         let Source::Part(number) = source else { return Ok(self.key.clone()) };
         let part = self.log.iter().find(|bytes| bytes.number == number);
         part.map(|bytes| Inner::part(id) + &bytes.name()).ok_or_else(|| Error::from(ErrorKind::Stale))
     }
 
-    /// What it is, beside its object.
+    /// Adjusts a version by the changes that are not in the object.
     pub(super) fn show(&self, version: &mut Version) {
         if let Some(overlay) = &self.overlay {
             version.size = overlay.size();
-            version.mtime = self.mtime.unwrap_or_else(|| facts::moment(overlay.last()));
+            version.mtime = self.mtime.unwrap_or_else(|| metadata::moment(overlay.last()));
         }
     }
 }
@@ -151,7 +151,7 @@ fn apply(overlay: &mut Overlay, bytes: Bytes) {
     }
 }
 
-/// A file that is open.
+/// An open file.
 pub(super) struct S3Object {
     inner: Arc<Inner>,
     file: Arc<Mutex<File>>,
@@ -162,7 +162,7 @@ pub(super) struct S3Object {
 impl S3Object {
     pub(super) fn new(inner: Arc<Inner>, there: &There, what_for: Use) -> Result<S3Object> {
         let file = inner.used(there, what_for)?;
-        Ok(S3Object { inner, file, id: facts::id(&there.head), what_for })
+        Ok(S3Object { inner, file, id: metadata::id(&there.head), what_for })
     }
 
     /// Sets its length.
@@ -181,14 +181,15 @@ impl S3Object {
         let key = Inner::part(self.id) + &bytes.name();
         let done = self.inner.store.put(&key, body, &Meta::new()).and_then(|()| self.add(bytes));
         if done.is_err() {
-            // It may have been done all the same, or may yet be: it is removed now, and once more at the end.
+            // The request may have succeeded all the same, or may still: remove it now, and once more at the
+            // end.
             let _ = self.inner.store.delete(&key);
             self.file.lock().unwrap_or_else(PoisonError::into_inner).spent.push(bytes);
         }
         done
     }
 
-    /// A change was made.
+    /// Records a change.
     fn add(&self, bytes: Bytes) -> Result<()> {
         let mut state = self.lock()?;
         if state.overlay.is_none() {
@@ -205,7 +206,7 @@ impl Object for S3Object {
     fn version(&self) -> Result<Version> {
         let state = self.lock()?;
         let head = self.inner.store.head(&state.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
-        let mut version = facts::found(&head, false).version;
+        let mut version = metadata::found(&head, false).version;
         state.show(&mut version);
         Ok(version)
     }
@@ -245,7 +246,7 @@ impl Object for S3Object {
     }
 
     fn sync(&self) -> Result<()> {
-        // What a store has acknowledged is on its devices.
+        // An acknowledged request is durable.
         self.lock().map(drop)
     }
 
@@ -265,7 +266,8 @@ impl Drop for S3Object {
         if state.writers > 0 {
             return;
         }
-        // Nobody can be told. What is not put together now is read as it is, until somebody looks again.
+        // Drop cannot report an error. A file that is not composed now stays readable, and the next lookup
+        // retries.
         let _ = match state.gone {
             true => self.inner.remove_parts(self.id, &mut state),
             false => self.inner.finish(self.id, &mut state),
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_private_objects_say_what_they_are() {
+    fn private_object_keys_are_parsed() {
         for bytes in [
             Bytes { number: 7, span: Some(Span::new(3, 10)), size: 0 },
             Bytes { number: u64::MAX, span: Some(Span::new(1 << 63, (1 << 63) + 1)), size: 0 },

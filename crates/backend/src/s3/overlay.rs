@@ -1,31 +1,31 @@
-//! What a file is while it is written: an object, and writes and cuts that came after it.
+//! A file while it is being written: an object plus later writes and truncations.
 
 use forebay_model::Span;
 use std::collections::BTreeMap;
 
-/// Where bytes of a file are.
+/// Location of bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// In the object of the file itself.
+    /// In the file's own object.
     Base,
-    /// Nowhere: they are zero.
+    /// Not stored: zeros.
     Zero,
     /// In a private object, by its number.
     Part(u64),
 }
 
-/// Bytes that lie one behind the other in one place.
+/// Contiguous bytes at one location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// In the file.
+    /// Their place in the file.
     pub(super) span: Span,
     pub(super) source: Source,
-    /// Where they begin in their object.
+    /// Their offset in the object.
     pub(super) from: u64,
 }
 
 impl Piece {
-    /// The part of it within a span, if any.
+    /// Its intersection with a span, if any.
     fn within(self, span: Span) -> Option<Piece> {
         let (start, end) = (self.span.start.max(span.start), self.span.end.min(span.end));
         (start < end).then(|| Piece {
@@ -36,7 +36,7 @@ impl Piece {
     }
 }
 
-/// The whole of a file that is being written.
+/// The contents of a file that is being written.
 #[derive(Clone, Debug)]
 pub(super) struct Overlay {
     /// By their first byte, without gaps.
@@ -47,7 +47,7 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    /// A file that is one object of so many bytes.
+    /// A file that is one object of the given size.
     pub(super) fn new(base: u64) -> Overlay {
         let mut overlay = Overlay { pieces: BTreeMap::new(), size: 0, last: 0 };
         overlay.put(Piece { span: Span::new(0, base), source: Source::Base, from: 0 });
@@ -62,7 +62,7 @@ impl Overlay {
         self.last
     }
 
-    /// A private object holds these bytes now.
+    /// A private object replaces these bytes.
     pub(super) fn write(&mut self, number: u64, span: Span) {
         self.last = self.last.max(number);
         self.put(Piece {
@@ -73,7 +73,7 @@ impl Overlay {
         self.put(Piece { span, source: Source::Part(number), from: 0 });
     }
 
-    /// The file has this length now.
+    /// Sets the length of the file.
     pub(super) fn cut(&mut self, number: u64, size: u64) {
         self.last = self.last.max(number);
         if size >= self.size {
@@ -84,7 +84,7 @@ impl Overlay {
         self.size = size;
     }
 
-    /// Where the bytes of a span are, in order.
+    /// The locations of the bytes of a span, in order.
     pub(super) fn pieces(&self, span: Span) -> impl Iterator<Item = Piece> + '_ {
         let before = self.pieces.range(..=span.start).next_back().map_or(0, |(&start, _)| start);
         self.pieces
@@ -125,23 +125,23 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_dice::{Dice, seed};
+    use forebay_testkit::{Rng, seed};
 
-    /// Every byte says where it comes from; the same as a plain list of bytes would.
+    /// Compares the location of every byte with a plain array.
     #[test]
-    fn random_writes_and_cuts_are_where_they_should_be() {
-        let mut dice = Dice::new(seed());
+    fn random_writes_and_truncations_match_a_plain_array() {
+        let mut rng = Rng::new(seed());
         for _ in 0..100 {
-            let base = dice.below(50);
+            let base = rng.below(50);
             let mut overlay = Overlay::new(base);
             let mut model: Vec<(Source, u64)> = (0..base).map(|at| (Source::Base, at)).collect();
             for number in 1..30 {
-                if dice.below(4) == 0 {
-                    let size = dice.below(80);
+                if rng.below(4) == 0 {
+                    let size = rng.below(80);
                     overlay.cut(number, size);
                     model.resize(size as usize, (Source::Zero, 0));
                 } else {
-                    let (start, len) = (dice.below(60), dice.below(20));
+                    let (start, len) = (rng.below(60), rng.below(20));
                     overlay.write(number, Span::new(start, start + len));
                     if len > 0 || start as usize > model.len() {
                         model.resize(model.len().max((start + len) as usize), (Source::Zero, 0));
@@ -151,7 +151,7 @@ mod tests {
                     }
                 }
                 assert_eq!((overlay.size(), overlay.last()), (model.len() as u64, number));
-                let (start, end) = (dice.below(90), dice.below(90));
+                let (start, end) = (rng.below(90), rng.below(90));
                 let span = Span::new(start.min(end), start.max(end));
                 let found: Vec<(Source, u64)> = overlay.pieces(span).flat_map(bytes).collect();
                 let (from, to) =

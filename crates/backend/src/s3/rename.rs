@@ -1,16 +1,16 @@
-//! Renaming, where a store can only copy and remove.
+//! Rename by copy and removal.
 //!
-//! A rename that is told to have failed has changed nothing, as far as the store lets it be taken back. One that a dying
-//! server left half done is done when it is asked for again: a directory loses its own object last, and until then the
-//! object of the new one says, with the same number, that it is on its way there.
+//! A rename that returns an error has changed nothing, as far as the store allows the rollback. A rename that
+//! a dying server left half done completes when it is requested again: a directory loses its own object last,
+//! and until then the object of the new directory has the same id, which marks the rename in progress.
 
 use super::store::Head;
-use super::{Inner, Path, There, facts, failed};
+use super::{Inner, Path, There, failed, metadata};
 use forebay_model::{Error, ErrorKind, FileKind, Result};
 use std::sync::PoisonError;
 
 impl Inner {
-    /// What stands in the way of a rename, if it may be replaced.
+    /// The entry that a rename would replace, if that is allowed.
     pub(super) fn replaced(&self, from: &There, to: Path<'_>) -> Result<Option<There>> {
         let Some(there) = self.look(to)? else { return Ok(None) };
         let is_under_way = there.id() == from.id();
@@ -26,7 +26,7 @@ impl Inner {
 
     pub(super) fn move_file(&self, from: &There, to: &str, replaced: Option<&There>) -> Result<()> {
         let file = self.written(&from.head);
-        // Nobody puts it together while it is here and there.
+        // Lock the file, so that it is not composed while both copies exist.
         let mut state = file.as_ref().map(|file| file.lock().unwrap_or_else(PoisonError::into_inner));
         let head = match &state {
             Some(_) => self.store.head(&from.head.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?,
@@ -44,38 +44,38 @@ impl Inner {
         }
     }
 
-    /// Makes a copy. One that was told to have failed and is there counts.
+    /// Copies an object. A copy that was reported as failed but exists counts.
     fn copy_over(&self, from: &Head, to: &str, replaces: bool) -> Result<()> {
         let mut meta = from.meta.clone();
-        facts::claim(&mut meta, to, facts::id(from));
+        metadata::set_id(&mut meta, to, metadata::id(from));
         let Err(error) = self.copy(from, to, &meta) else { return Ok(()) };
         match self.store.head(to) {
             Ok(Some(there)) if there.size == from.size && there.meta == meta => Ok(()),
             Ok(_) => Err(error),
             Err(_) => {
-                // It may be there. What was there before may still be, too.
+                // The copy may exist. A replaced object may also still be the old one.
                 let _ = if replaces { Ok(()) } else { self.store.delete(to) };
                 Err(error)
             }
         }
     }
 
-    /// Removes what was copied; where that cannot be done, the copy goes.
+    /// Removes the source of a copy; if that fails, removes the copy.
     fn take_away(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         let Err(error) = self.remove(from) else { return Ok(()) };
         match self.store.head(from) {
             Ok(None) => return Ok(()),
             Ok(Some(_)) if !replaces => {
-                // If this fails, too, there are two of them.
+                // If this fails as well, both objects remain.
                 let _ = self.remove(to);
             }
-            // The copy may be all there is.
+            // The copy may be the only object left.
             _ => {}
         }
         Err(error)
     }
 
-    /// Removes an object, at the second attempt if need be: the first may have been the one that was done.
+    /// Removes an object, with one retry: the first attempt may have succeeded.
     fn remove(&self, key: &str) -> Result<()> {
         self.store.delete(key).or_else(|_| self.store.delete(key))
     }
@@ -88,7 +88,7 @@ impl Inner {
         })?;
         keys.retain(|key| !key.is_empty());
         let mut meta = from.head.meta.clone();
-        facts::claim(&mut meta, to, from.id());
+        metadata::set_id(&mut meta, to, from.id());
         let is_under_way = replaced.is_some_and(|there| there.id() == from.id());
         let mut moved = 0;
         let done = self.store.put(to, &[], &meta).and_then(|()| {
@@ -97,7 +97,7 @@ impl Inner {
                 let goal = to.to_owned() + key;
                 let old = if is_under_way { self.store.head(&goal)?.map(There::new) } else { None };
                 if old.as_ref().is_some_and(|old| old.id() != there.id()) {
-                    let text = format!("{goal} is in the way of {}", there.head.key);
+                    let text = format!("{goal} already exists: cannot rename {}", there.head.key);
                     return Err(Error::new(ErrorKind::NotEmpty, text));
                 }
                 self.move_file(&there, &goal, old.as_ref())?;
@@ -106,7 +106,7 @@ impl Inner {
             self.remove(&from.head.key)
         });
         if done.is_err() {
-            // It is the first failure that is told; what cannot be taken back is on its way still.
+            // Report the first error; a rollback that fails leaves the rename in progress.
             let _ = self.move_back(&from.head.key, to, &keys[..moved], replaced);
         }
         done

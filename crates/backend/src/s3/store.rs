@@ -1,6 +1,6 @@
-//! Requests to an object store: one at a time, each signed, none repeated.
+//! Requests to an object store: one at a time, signed, without retries.
 
-use super::facts::date;
+use super::metadata::date;
 use forebay_model::{Error, ErrorKind, Result, Time};
 use rusty_s3::actions::{CompleteMultipartUpload, CreateMultipartUpload, ListObjectsV2};
 use rusty_s3::{Bucket, Credentials, Method, S3Action, UrlStyle};
@@ -11,16 +11,16 @@ use ureq::http::{HeaderMap, Request, Response};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
-/// How long a signature holds.
+/// Lifetime of a signature.
 const SIGNED: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(10);
-/// Nobody waits longer for one answer.
+/// Timeout of one response.
 const ANSWER: Duration = Duration::from_secs(300);
-/// Where systems keep the certificates they trust.
+/// Files with the system's trusted certificates.
 const ROOTS: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// What an object is, without its bytes.
+/// Attributes of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) key: String,
@@ -28,7 +28,7 @@ pub(super) struct Head {
     pub(super) etag: String,
     /// When the object was written.
     pub(super) modified: Time,
-    /// What was written down with it, by names without `x-amz-meta-`.
+    /// Its metadata, by names without `x-amz-meta-`.
     pub(super) meta: Meta,
 }
 
@@ -42,23 +42,23 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// How an object store is reached, and by whom. Without a key, requests are not signed.
+/// Address and credentials of an object store. Without a key, requests are not signed.
 #[derive(Clone, Default)]
 pub struct Access {
     /// Its address; Amazon's own in the region if not given.
     pub endpoint: Option<String>,
-    /// The region that is signed for.
+    /// The region for signatures.
     pub region: String,
-    /// Who asks.
+    /// The access key id.
     pub key: Option<String>,
-    /// What proves it.
+    /// The secret access key.
     pub secret: Option<String>,
-    /// What proves it for a while.
+    /// The session token.
     pub token: Option<String>,
 }
 
 impl Access {
-    /// What the environment says, under the names that other programs use.
+    /// Reads the environment variables that other S3 clients use.
     #[must_use]
     pub fn from_env() -> Access {
         let given = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
@@ -83,7 +83,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// A bucket.
+    /// Opens a bucket.
     pub(super) fn open(name: &str, access: &Access) -> Result<Store> {
         let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
         let (endpoint, style) = match &access.endpoint {
@@ -92,9 +92,9 @@ impl Store {
         };
         let url = endpoint
             .parse()
-            .map_err(|error| invalid(format!("AWS_ENDPOINT_URL \"{endpoint}\" is no address: {error}")))?;
+            .map_err(|error| invalid(format!("AWS_ENDPOINT_URL \"{endpoint}\" is not a URL: {error}")))?;
         let bucket = Bucket::new(url, style, name.to_owned(), access.region.clone())
-            .map_err(|error| invalid(format!("\"s3:{name}\" at {endpoint} is no bucket: {error}")))?;
+            .map_err(|error| invalid(format!("\"s3:{name}\" at {endpoint} is not a bucket: {error}")))?;
         let tls = TlsConfig::builder()
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .root_certs(roots())
@@ -118,7 +118,7 @@ impl Store {
         &self.name
     }
 
-    /// Whether the bucket is there, and ours to use.
+    /// Checks that the bucket exists and is accessible.
     pub(super) fn demand(&self) -> Result<()> {
         let action = self.bucket.head_bucket(self.credentials.as_ref());
         let answer = self.send(action, &[], &Meta::new(), "use", "")?;
@@ -144,7 +144,7 @@ impl Store {
         Ok(Some(Head { key, size, etag, modified, meta: meta.collect() }))
     }
 
-    /// Bytes of an object from an offset on, as many as asked for.
+    /// Reads exactly the requested bytes of an object.
     pub(super) fn get(&self, key: &str, offset: u64, into: &mut [u8]) -> Result<()> {
         if into.is_empty() {
             return Ok(());
@@ -154,7 +154,7 @@ impl Store {
         let headers = Meta::from([("range".to_owned(), range)]);
         let answer = self.send(action, &[], &headers, "read", key)?;
         if matches!(answer.status().as_u16(), 404 | 416) {
-            return Err(self.failed(ErrorKind::Stale, "read", key, "it has changed meanwhile"));
+            return Err(self.failed(ErrorKind::Stale, "read", key, "it changed during the read"));
         }
         let mut answer = self.demand_success(answer, "read", key)?;
         let mut reader = answer.body_mut().as_reader();
@@ -168,7 +168,7 @@ impl Store {
         self.demand_success(answer, "write", key).map(drop)
     }
 
-    /// Copies an object within the store; with other things written down if given.
+    /// Copies an object within the store; replaces its metadata if given.
     pub(super) fn copy(&self, from: &str, to: &str, meta: Option<&Meta>) -> Result<()> {
         let action = self.bucket.put_object(self.credentials.as_ref(), to);
         let mut headers = meta.map(named).unwrap_or_default();
@@ -190,7 +190,7 @@ impl Store {
         if answer.status() == 404 { Ok(()) } else { self.demand_success(answer, "remove", key).map(drop) }
     }
 
-    /// A page of the keys with a prefix; with a delimiter, only those of one level.
+    /// A page of the keys with a prefix; with `level`, only those of one directory level.
     pub(super) fn list(&self, prefix: &str, level: bool, most: usize, after: Option<&str>) -> Result<Page> {
         let mut action = self.bucket.list_objects_v2(self.credentials.as_ref());
         action.with_prefix(prefix);
@@ -221,16 +221,16 @@ impl Store {
         Ok(made.upload_id().to_owned())
     }
 
-    /// Sends bytes as a part of an upload; returns its tag.
+    /// Uploads bytes as a part of an upload; returns its ETag.
     pub(super) fn upload(&self, key: &str, upload: &str, number: u16, bytes: &[u8]) -> Result<String> {
         let action = self.bucket.upload_part(self.credentials.as_ref(), key, number, upload);
         let answer = self.send(action, bytes, &Meta::new(), "write", key)?;
         let answer = self.demand_success(answer, "write", key)?;
         text(answer.headers(), "etag")
-            .ok_or_else(|| self.failed(ErrorKind::Io, "write", key, "the answer has no tag"))
+            .ok_or_else(|| self.failed(ErrorKind::Io, "write", key, "the response has no ETag"))
     }
 
-    /// Has the store take bytes of another object as a part of an upload; returns its tag.
+    /// Copies bytes of another object as a part of an upload; returns its ETag.
     pub(super) fn upload_copy(
         &self,
         key: &str,
@@ -257,7 +257,7 @@ impl Store {
         let action = self.bucket.complete_multipart_upload(self.credentials.as_ref(), key, upload, tags());
         let body = CompleteMultipartUpload::new(&self.bucket, None, key, upload, tags()).body();
         let answer = self.send(action, body.as_bytes(), &Meta::new(), "write", key)?;
-        // It may begin to answer before it knows.
+        // The store may begin its response before the result is known.
         let body = self.body(answer, "write", key)?;
         match body.contains("<CompleteMultipartUploadResult") {
             true => Ok(()),
@@ -267,11 +267,11 @@ impl Store {
 
     pub(super) fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
         let action = self.bucket.abort_multipart_upload(self.credentials.as_ref(), key, upload);
-        let answer = self.send(action, &[], &Meta::new(), "give up", key)?;
-        self.demand_success(answer, "give up", key).map(drop)
+        let answer = self.send(action, &[], &Meta::new(), "abort the upload of", key)?;
+        self.demand_success(answer, "abort the upload of", key).map(drop)
     }
 
-    /// How an object is named as the source of a copy.
+    /// The name of an object as the source of a copy.
     fn source(&self, key: &str) -> String {
         let url = self.bucket.object_url(key);
         let base = self.bucket.base_url().path().len();
@@ -336,7 +336,7 @@ impl Store {
     }
 }
 
-/// What an answer says went wrong.
+/// The error in a response.
 fn reason(body: &str) -> String {
     let between = |tag: &str| {
         let (_, rest) = body.split_once(&format!("<{tag}>"))?;
@@ -354,7 +354,7 @@ fn named(meta: &Meta) -> Meta {
     meta.iter().map(|(name, value)| (format!("x-amz-meta-{name}"), value.clone())).collect()
 }
 
-/// The certificates that this system trusts.
+/// The system's trusted certificates.
 fn roots() -> RootCerts {
     let pem = ROOTS.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default();
     let certificates: Vec<_> = parse_pem(&pem)

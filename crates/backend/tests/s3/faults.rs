@@ -1,4 +1,4 @@
-//! Requests that fail, or are done and said to have failed, at every step of a change.
+//! Requests that fail, with or without effect, at every step of a change.
 
 use super::{create, path, read};
 use crate::proxy;
@@ -7,16 +7,16 @@ use forebay_backend::{Backend, Fault, S3};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What comes after a request that failed.
+/// The state after a failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Then {
-    /// All goes well again.
+    /// All later requests succeed.
     Well,
-    /// Nothing is done any more: the server has died.
+    /// All later requests fail: the server has died.
     Dead,
 }
 
-/// Which of all changing requests fails, and how.
+/// The modifying request that fails, and how.
 #[derive(Clone, Debug)]
 struct Trouble {
     nth: usize,
@@ -35,20 +35,20 @@ impl Trouble {
         }
     }
 
-    /// A bucket that is reached only through this.
+    /// A bucket that is reached only through the fault proxy.
     fn open(&self, bucket: &Bucket) -> S3 {
         let this = self.clone();
         open(bucket, move |method, _| this.choose(method))
     }
 }
 
-/// A bucket through something that fails where `choose` says so.
+/// A bucket through a proxy that fails requests as `choose` decides.
 fn open(bucket: &Bucket, choose: impl Fn(&str, &str) -> Option<Fault> + Send + Sync + 'static) -> S3 {
     let access = proxy::before(bucket.access(), move |method, key, _| choose(method, key));
     S3::open("bucket", &access).unwrap()
 }
 
-/// Does something again and again, each time with another of its changing requests going wrong, until none is left.
+/// Repeats an action, each time with another of its modifying requests failing, until all have failed once.
 fn at_every_step(act: impl Fn(&Trouble)) {
     for fault in [Fault::Before, Fault::After] {
         for then in [Then::Well, Then::Dead] {
@@ -89,11 +89,11 @@ impl Change {
     }
 }
 
-/// What was told to be done is there, what was told to have failed never comes, in this life and the next; only what a
-/// server was doing when it died is one or the other.
+/// A change that returned success is visible, a change that returned an error never appears, before and after
+/// a restart. Only a change in progress when the server died may be either.
 #[test]
-fn whatever_request_fails_a_file_is_what_its_writers_were_told() {
-    // Those of one list have the file open together.
+fn file_matches_the_reported_results_whatever_request_fails() {
+    // Changes of one list have the file open together.
     const TOGETHER: [&[Change]; 2] =
         [&[Change::Write(0, b'b'), Change::Write(20, b'c')], &[Change::Cut(25), Change::Write(30, b'd')]];
     let Some(bucket) = Bucket::new() else { return };
@@ -134,9 +134,10 @@ fn whatever_request_fails_a_file_is_what_its_writers_were_told() {
     });
 }
 
-/// A write that arrives although it was told to have failed, and cannot be taken back, is older than what came after it.
+/// A write that succeeds although it was reported as failed, and cannot be removed, is older than later
+/// changes.
 #[test]
-fn what_failed_and_was_done_never_hides_what_came_later() {
+fn failed_write_that_took_effect_never_hides_later_changes() {
     let Some(bucket) = Bucket::new() else { return };
     for (name, failed) in [("write", Change::Write(0, b'x')), ("cut", Change::Cut(0))] {
         create(&bucket.open(), name).write_at(0, &[&[b'a'; 50]]).unwrap();
@@ -160,14 +161,14 @@ fn what_failed_and_was_done_never_hides_what_came_later() {
         assert_eq!(content(&backend, name), Some(expected.clone()), "{name}");
         drop(backend);
         assert!(bucket.parts() > 0, "{name}: nothing could be removed");
-        assert_eq!(content(&bucket.open(), name), Some(expected), "{name}, the next life");
+        assert_eq!(content(&bucket.open(), name), Some(expected), "{name}, after a restart");
         assert_eq!(bucket.parts(), 0, "{name}");
     }
 }
 
-/// Objects of others that say the same are files of their own.
+/// Equal objects of other programs are different files.
 #[test]
-fn equal_objects_of_others_are_different_files() {
+fn equal_foreign_objects_are_different_files() {
     let Some(bucket) = Bucket::new() else { return };
     bucket.ask("PUT", "one", b"0123456789");
     bucket.ask("PUT", "two", b"0123456789");
@@ -179,7 +180,7 @@ fn equal_objects_of_others_are_different_files() {
     drop(file);
     assert!(backend.unlink(&path("two")).unwrap());
     assert_eq!(bucket.ask("GET", "one", b""), (200, b"012xyz6789".to_vec()));
-    // One that was renamed keeps its number; another may come to its old name.
+    // A renamed file keeps its id; another file may take its old name.
     bucket.ask("PUT", "three", b"0123456789");
     let file = backend.open_to_write(&path("three")).unwrap();
     assert!(backend.rename(&path("three"), &path("four")).unwrap());
@@ -191,9 +192,10 @@ fn equal_objects_of_others_are_different_files() {
     assert_eq!(bucket.ask("GET", "four", b"").1, b"abc3456789");
 }
 
-/// A rename is done or not, as is told; one that a dying server left half done is done when it is asked for again.
+/// A rename is done or not, as it was reported. One that a dying server left half done completes when it is
+/// requested again.
 #[test]
-fn whatever_request_fails_a_file_has_one_name() {
+fn renamed_file_has_one_name_whatever_request_fails() {
     let Some(bucket) = Bucket::new() else { return };
     for replaces in [false, true] {
         at_every_step(|trouble| {
@@ -240,9 +242,9 @@ fn whatever_request_fails_a_file_has_one_name() {
     }
 }
 
-/// A store that never says that it has removed something is asked what it has.
+/// A store that never confirms a removal is checked for the object.
 #[test]
-fn what_was_removed_and_never_told_to_be_is_not_taken_back() {
+fn unconfirmed_removal_is_not_rolled_back() {
     let Some(bucket) = Bucket::new() else { return };
     create(&bucket.open(), "from").write_at(0, &[b"0123456789"]).unwrap();
     let backend = open(&bucket, |method, key| (method == "DELETE" && key == "from").then_some(Fault::After));
@@ -250,9 +252,9 @@ fn what_was_removed_and_never_told_to_be_is_not_taken_back() {
     assert_eq!((content(&backend, "from"), content(&backend, "to")), (None, Some(b"0123456789".to_vec())));
 }
 
-/// A name that cannot be removed: the file is written to where it was, and nothing is found elsewhere.
+/// A name that cannot be removed: writes go to the old name, and no other name appears.
 #[test]
-fn a_file_whose_old_name_cannot_be_removed_keeps_it() {
+fn file_whose_old_name_cannot_be_removed_keeps_it() {
     let Some(bucket) = Bucket::new() else { return };
     create(&bucket.open(), "from").write_at(0, &[b"0123456789"]).unwrap();
     let backend = open(&bucket, |method, key| (method == "DELETE" && key == "from").then_some(Fault::Before));
@@ -263,7 +265,8 @@ fn a_file_whose_old_name_cannot_be_removed_keeps_it() {
     file.write_at(7, &[b"xyz"]).unwrap();
     drop(file);
     assert_eq!(bucket.ask("GET", "from", b"").1, b"abc3456xyz");
-    // Where neither name can be removed there are two, and only one of them is the file that is being written.
+    // Where neither name can be removed there are two objects, and only one of them is the file that is being
+    // written.
     let stuck = open(&bucket, |method, key| {
         (method == "DELETE" && ["from", "to"].contains(&key)).then_some(Fault::Before)
     });
@@ -280,9 +283,9 @@ fn a_file_whose_old_name_cannot_be_removed_keeps_it() {
     assert_eq!((content(&backend, "from"), content(&backend, "to")), (None, Some(b"ABC3456xyz".to_vec())));
 }
 
-/// The same for a directory, with all that is in it.
+/// The same for a directory with all its entries.
 #[test]
-fn whatever_request_fails_a_directory_is_whole() {
+fn renamed_directory_is_whole_whatever_request_fails() {
     const FILES: [&str; 2] = ["a", "sub/b"];
     let Some(bucket) = Bucket::new() else { return };
     at_every_step(|trouble| {
@@ -291,7 +294,7 @@ fn whatever_request_fails_a_directory_is_whole() {
         let direct = bucket.open();
         let me = (forebay_model::Uid(7), forebay_model::Gid(8));
         direct.make_dir(&path(&from), me, 0o750).unwrap();
-        // What is in a directory that nobody made.
+        // The entries of a directory that was never created.
         for file in FILES {
             bucket.ask("PUT", &format!("{from}/{file}"), file.as_bytes());
         }
@@ -300,7 +303,7 @@ fn whatever_request_fails_a_directory_is_whole() {
         let mut renamed = backend.rename(&path(&from), &path(&to));
         if trouble.then == Then::Dead {
             backend = bucket.open();
-            // As whoever finishes what a server has begun: it is done when what it was about is not there any more.
+            // Recovery of an interrupted rename: it is done when the source no longer exists.
             let left = backend.find(&path(&from)).unwrap();
             if left.is_some_and(|found| found.version.serial == serial) {
                 renamed = backend.rename(&path(&from), &path(&to));

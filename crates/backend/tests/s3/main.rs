@@ -1,4 +1,4 @@
-//! A bucket behind the buffer, against a server of its own.
+//! The S3 back end against a real S3 server.
 
 mod faults;
 mod proxy;
@@ -6,8 +6,8 @@ mod proxy;
 mod support;
 
 use forebay_backend::{Access, Backend, Creation, Object, S3};
-use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, Gid, Name, Uid};
+use forebay_testkit::{Rng, seed};
 use support::Bucket;
 
 const MIB: usize = 1 << 20;
@@ -32,14 +32,15 @@ fn read(object: &dyn Object, from: u64, len: usize) -> Vec<u8> {
     into
 }
 
-/// While a file is open it is private objects that this back end reads; afterwards it is one object that anybody reads.
+/// While a file is open the back end reads its private objects; afterwards it is one object that any S3
+/// client reads.
 #[test]
-fn a_finished_file_is_one_object_that_the_store_has_put_together() {
+fn closed_file_is_one_object_composed_by_the_store() {
     let Some(bucket) = Bucket::new() else { return };
     let backend = bucket.open();
     let file = create(&backend, "big");
     let whole = bytes(20 * MIB, 1);
-    // Out of order, large and small, with a hole that is filled at last.
+    // Out of order, large and small, with a hole that is filled last.
     for (start, end) in [(8, 16), (0, 6), (17, 20), (6, 8)] {
         file.write_at((start * MIB) as u64, &[&whole[start * MIB..end * MIB]]).unwrap();
     }
@@ -64,9 +65,9 @@ fn a_finished_file_is_one_object_that_the_store_has_put_together() {
     assert_eq!(bucket.ask("GET", "big", b"").0, 404);
 }
 
-/// A file of more pieces than a store puts together at once, which was also overwritten here and there.
+/// A file with more pieces than a store composes at once, some of them overwritten.
 #[test]
-fn many_pieces_are_put_together_in_several_steps() {
+fn many_pieces_are_composed_in_several_steps() {
     const PIECES: usize = 520;
     const PIECE: usize = 17 << 10;
     let Some(bucket) = Bucket::new() else { return };
@@ -83,9 +84,10 @@ fn many_pieces_are_put_together_in_several_steps() {
     assert!(read(&*file, 0, whole.len()) == whole, "it is still open");
 }
 
-/// A server that ends without a word leaves parts; the next finds them, and whoever looks has them put together.
+/// A server that ends without cleanup leaves private objects; the next server finds them, and a lookup
+/// composes the file.
 #[test]
-fn what_a_crash_leaves_is_found_again() {
+fn private_objects_left_by_a_crash_are_recovered() {
     let Some(bucket) = Bucket::new() else { return };
     let whole = bytes(3000, 2);
     let first = bucket.open();
@@ -103,7 +105,7 @@ fn what_a_crash_leaves_is_found_again() {
 }
 
 #[test]
-fn objects_of_others_are_files_and_can_be_changed() {
+fn foreign_objects_are_files_and_can_be_changed() {
     let Some(bucket) = Bucket::new() else { return };
     bucket.ask("PUT", "runs/7/input", b"0123456789");
     let backend = bucket.open();
@@ -124,25 +126,25 @@ fn objects_of_others_are_files_and_can_be_changed() {
 }
 
 #[test]
-fn random_changes_of_a_file_are_those_of_a_plain_one() {
+fn random_changes_match_a_plain_file() {
     let Some(bucket) = Bucket::new() else { return };
     let backend = bucket.open();
-    let mut dice = Dice::new(seed());
+    let mut rng = Rng::new(seed());
     let (mut file, mut model): (_, Vec<u8>) = (create(&backend, "f"), Vec::new());
     for step in 0..60 {
-        match dice.below(8) {
+        match rng.below(8) {
             0 => {
-                let size = dice.below(300);
+                let size = rng.below(300);
                 backend.truncate(&path("f"), size).unwrap();
                 model.resize(size as usize, 0);
             }
             1 => {
-                // Closed and opened again: put together in between.
+                // Closed and reopened: composed in between.
                 drop(file);
                 file = backend.open_to_write(&path("f")).unwrap();
             }
             _ => {
-                let (at, len) = (dice.below(250) as usize, 1 + dice.below(60) as usize);
+                let (at, len) = (rng.below(250) as usize, 1 + rng.below(60) as usize);
                 let put = bytes(len, step);
                 file.write_at(at as u64, &[&put]).unwrap();
                 model.resize(model.len().max(at + len), 0);
@@ -156,9 +158,9 @@ fn random_changes_of_a_file_are_those_of_a_plain_one() {
     assert_eq!(bucket.parts(), 0);
 }
 
-/// Some let go of a file, and have it put together, while others open it.
+/// Some writers close a file, which composes it, while others open it.
 #[test]
-fn writers_that_come_and_go_lose_nothing() {
+fn concurrent_opens_and_closes_lose_no_write() {
     const WRITERS: usize = 4;
     const WRITES: usize = 12;
     let Some(bucket) = Bucket::new() else { return };
@@ -180,7 +182,7 @@ fn writers_that_come_and_go_lose_nothing() {
 }
 
 #[test]
-fn what_an_object_store_cannot_do_is_said() {
+fn unsupported_object_store_calls_are_refused() {
     let Some(bucket) = Bucket::new() else { return };
     let backend = bucket.open();
     let creation = Creation { owner: (Uid(0), Gid(0)), mode: 0o644, stripes: None };

@@ -1,4 +1,4 @@
-//! Something between a back end and its object store that answers wrongly when it is told to.
+//! A proxy between a back end and its object store that injects faults.
 
 use forebay_backend::{Access, Fault};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 const REFUSED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Asks `choose` at every request, by its method, key and headers, whether it goes wrong; the store is to be asked at the
-/// address that it has from there on.
+/// Calls `choose` with the method, key and headers of every request to decide whether it fails. Returns the
+/// access through the proxy.
 pub(crate) fn before(
     access: Access,
     choose: impl Fn(&str, &str, &str) -> Option<Fault> + Send + Sync + 'static,
@@ -27,7 +27,7 @@ pub(crate) fn before(
     Access { endpoint: Some(format!("http://{address}")), ..access }
 }
 
-/// One request and its answer. Whoever hangs up has nothing to be told.
+/// Forwards one request and its response; a closed connection is not an error.
 fn pass(
     client: &TcpStream,
     store: SocketAddr,
@@ -56,10 +56,10 @@ fn pass(
     if !matches!(fault, Some(Fault::Before | Fault::Quota)) {
         let mut stream = TcpStream::connect(store)?;
         stream.write_all(&[lines.concat().as_bytes(), b"Connection: close\r\n\r\n", &body].concat())?;
-        let mut told = Vec::new();
-        stream.read_to_end(&mut told)?;
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response)?;
         if fault.is_none() {
-            answer = told;
+            answer = response;
         }
     }
     let mut client = client;

@@ -13,30 +13,30 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// An empty bucket; nothing, and a note that says so, where there is no server.
+    /// An empty bucket; `None`, with a note about the skipped test, if there is no server.
     pub(crate) fn new() -> Option<Bucket> {
         let python = std::env::var("FOREBAY_PYTHON").unwrap_or_else(|_| "python3".into());
         let has =
             Command::new(&python).args(["-c", "import moto.server, flask"]).stderr(Stdio::null()).status();
         if !has.is_ok_and(|status| status.success()) {
-            forebay_dice::skip("a back end in an object store", "there is no moto[server]");
+            forebay_testkit::skip("a back end in an object store", "there is no moto[server]");
             return None;
         }
         let mut command = Command::new(&python);
-        // It knows buckets in paths by this host alone, and says which port it took.
+        // It recognises path-style buckets for this host only, and prints the port it chose.
         command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]);
         let mut server = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let (tell, told) = mpsc::channel();
-        let said = BufReader::new(server.stderr.take().unwrap());
-        // Heard to the end, so that it is never kept waiting.
+        let (notify, addresses) = mpsc::channel();
+        let output = BufReader::new(server.stderr.take().unwrap());
+        // Reads its output to the end, so that it never blocks.
         std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
+            for line in output.lines().map_while(Result::ok) {
                 if let Some((_, address)) = line.split_once("Running on http://") {
-                    let _ = tell.send(address.trim().to_owned());
+                    let _ = notify.send(address.trim().to_owned());
                 }
             }
         });
-        let address = told.recv_timeout(Duration::from_secs(120)).expect("the object store answers");
+        let address = addresses.recv_timeout(Duration::from_secs(120)).expect("the object store answers");
         let bucket = Bucket { server, address: address.parse().expect("an address") };
         bucket.ask("PUT", "", b"");
         Some(bucket)
@@ -56,10 +56,10 @@ impl Bucket {
         S3::open("bucket", &self.access()).unwrap()
     }
 
-    /// Asks for an object as anybody would; the status and the bytes.
+    /// Sends a request as any S3 client would; returns the status and the body.
     pub(crate) fn ask(&self, method: &str, key: &str, bytes: &[u8]) -> (u16, Vec<u8>) {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        // Whoever says who he is is believed.
+        // Any credentials are accepted.
         let who = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(
             "{method} /bucket/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {who}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
@@ -73,7 +73,7 @@ impl Bucket {
         (status, answer.split_off(end))
     }
 
-    /// How many private objects there are.
+    /// Number of private objects.
     pub(crate) fn parts(&self) -> usize {
         let (_, listed) = self.ask("GET", "?list-type=2&prefix=.forebay-parts/", b"");
         String::from_utf8_lossy(&listed).matches("<Key>").count()

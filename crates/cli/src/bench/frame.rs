@@ -1,4 +1,4 @@
-//! What every benchmark of a scenario has: its file, where its picture goes, and an end when somebody asks for one.
+//! What all benchmarks of a scenario share: the file, the chart, and interruption.
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
@@ -15,13 +15,13 @@ pub(super) struct Frame {
     /// Print as JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Where to put the picture (SCENARIO.svg); here, unless JSON is printed
+    /// Directory for the chart (SCENARIO.svg); the current one unless JSON is printed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 impl Frame {
-    /// Puts the picture of a scenario where it belongs, and says where that is; without a place there is none.
+    /// Writes the chart of a scenario and returns its path; `None` if no chart is requested.
     pub(super) fn draw(&self, scenario: &Path, picture: impl FnOnce() -> String) -> Outcome<Option<PathBuf>> {
         let dir = match (&self.out, self.json) {
             (Some(dir), _) => dir.clone(),
@@ -34,15 +34,15 @@ impl Frame {
         Ok(Some(path))
     }
 
-    /// A word for a person who waits.
-    pub(super) fn say(&self, text: std::fmt::Arguments<'_>) {
+    /// Prints progress, unless JSON is printed.
+    pub(super) fn progress(&self, text: std::fmt::Arguments<'_>) {
         if !self.json {
             output::note(text);
         }
     }
 }
 
-/// True once somebody wants this to end.
+/// A flag that is set when the process is asked to stop.
 pub(super) fn stop() -> Outcome<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();

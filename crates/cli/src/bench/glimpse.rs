@@ -1,33 +1,33 @@
-//! A scenario while it runs.
+//! The current state of a running scenario.
 
 use super::measure::{cost, due};
 use super::run::Served;
 use super::scenario::Scenario;
 
-/// Most notes that a glimpse looks back on: half a second.
+/// Maximum number of samples used: half a second.
 const BACK: usize = 5;
 
-/// A job of a scenario at a moment.
+/// A job of a scenario at one time.
 pub(crate) struct Glimpse {
     pub(crate) label: String,
     pub(crate) nodes: u32,
     pub(crate) here: bool,
-    /// Nothing while it is not there, nor just after some job has come or gone.
+    /// `None` while it is not running, and just after a job has started or ended.
     pub(crate) now: Option<Now>,
 }
 
-/// What a job gets.
+/// The current throughput of a job.
 #[derive(Clone, Copy)]
 pub(crate) struct Now {
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) rate: f64,
-    /// Its part of what is served.
+    /// Its share of the bytes served.
     pub(crate) share: f64,
-    /// What the policy says that should be.
+    /// The share that the policy gives it.
     pub(crate) due: f64,
 }
 
-/// What the jobs that are `here` get, as the notes since the last one came or went tell.
+/// The throughput of the jobs that are `here`, from the samples since the last job started or ended.
 pub(super) fn glimpse(
     scenario: &Scenario,
     notes: &[(f64, Vec<Served>)],

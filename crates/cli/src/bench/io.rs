@@ -1,4 +1,4 @@
-//! `bench io`: Forebay side by side with what it competes with, on this machine.
+//! `bench io`: compares Forebay with other ways of I/O on this machine.
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Io {
-    /// What to measure: data, names, writers, programs, servers, beyond; everything if none is named
+    /// Sections to measure: data, names, writers, programs, servers, beyond; all if none is named
     #[arg(value_name = "SECTION")]
     sections: Vec<Section>,
-    /// Fewer rounds and fewer bytes
+    /// Use fewer rounds and fewer bytes
     #[arg(long)]
     quick: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Where latest.json and index.html go, and on which disk files are compared
+    /// Directory for latest.json and index.html, on the disk to compare with
     #[arg(long, value_name = "DIR", default_value = "bench")]
     out: PathBuf,
 }
 
-/// A report beside the one before it.
+/// A report and the previous one.
 struct Shown<'a> {
     report: &'a Report,
     before: Option<&'a Report>,
@@ -47,10 +47,11 @@ impl Io {
         std::fs::create_dir_all(&self.out).map_err(|error| Failure::local("make", &self.out, &error))?;
         let disk = self.out.canonicalize().map_err(|error| Failure::local("find", &self.out, &error))?;
         let kept = self.out.join("latest.json");
-        // One that cannot be read is as good as none: it is replaced in any case.
+        // A report that cannot be read is ignored, and replaced in any case.
         let before = std::fs::read(&kept).ok().and_then(|text| serde_json::from_slice::<Report>(&text).ok());
-        let say = if self.json { |_: &str| {} } else { |text: &str| output::note(format_args!("{text}")) };
-        let plan = Plan::new(self.quick, self.sections.clone(), disk, say);
+        let progress =
+            if self.json { |_: &str| {} } else { |text: &str| output::note(format_args!("{text}")) };
+        let plan = Plan::new(self.quick, self.sections.clone(), disk, progress);
         let report = forebay_bench::measure(&plan).map_err(failed)?;
         let json =
             serde_json::to_string_pretty(&report).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -59,7 +60,7 @@ impl Io {
         write(&page, &forebay_bench::page(&report, before.as_ref()))?;
         output::show(&Shown { report: &report, before: before.as_ref() }, self.json)?;
         if !self.json {
-            output::note(format_args!("figures are in {}, to look at in {}", kept.display(), page.display()));
+            output::note(format_args!("results are in {}, charts in {}", kept.display(), page.display()));
         }
         Ok(())
     }
@@ -71,7 +72,7 @@ fn write(path: &Path, text: &str) -> Outcome {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
 fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> Failure {
-    Failure::Failed(format!("the benchmark broke off: {error}"))
+    Failure::Failed(format!("the benchmark failed: {error}"))
 }
 
 /// Servers for the benchmark, until standard input ends.
@@ -100,7 +101,7 @@ impl Places {
     }
 }
 
-/// A small program that the benchmark times.
+/// A small program whose run time the benchmark measures.
 #[derive(Subcommand)]
 pub(crate) enum Steps {
     Copy { chunk: usize, count: usize },

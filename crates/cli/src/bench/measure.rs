@@ -1,4 +1,4 @@
-//! What the notes of a run mean.
+//! Evaluates the samples of a run.
 
 use super::run::{Record, Served};
 use super::scenario::{Op, Scenario};
@@ -7,48 +7,48 @@ use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Presence, divide};
 use serde::Serialize;
 
-/// Seconds after a join or leave that do not count as steady, besides two λ.
+/// Seconds after a join or leave that do not count as steady, in addition to two λ.
 const SETTLING: f64 = 0.3;
-/// Shares are fair when every job is this close to what it is due …
+/// Shares are fair when every job is this close to its due share …
 const CLOSE: f64 = 0.1;
-/// … over so many notes.
+/// … over this number of samples.
 const RUN: usize = 3;
 
-/// A run as figures.
+/// The result of a run.
 #[derive(Serialize)]
 pub(super) struct Measured {
     pub(super) scheduler: String,
-    /// Bytes a second of all jobs together, while at least one was there.
+    /// Bytes per second of all jobs together, while at least one ran.
     pub(super) throughput: f64,
-    /// Requests a second, the same way.
+    /// Requests per second, the same way.
     pub(super) requests: f64,
-    /// What was served a second (bytes and the price of requests) while a job always asked, against the same run
-    /// under fifo.
+    /// Service per second (bytes and the cost of requests) while a job always had requests, relative to the
+    /// same run under fifo.
     pub(super) against_fifo: Option<f64>,
     /// The longest time from a join or leave until shares were fair, in seconds.
     pub(super) time_to_fairness: Option<f64>,
     pub(super) jobs: Vec<JobMeasured>,
 }
 
-/// One job of a run.
+/// The result of one job.
 #[derive(Serialize)]
 pub(super) struct JobMeasured {
     pub(super) id: String,
     pub(super) op: &'static str,
-    /// Bytes that it was served in all, as the servers count, and as its processes do: those leave out what they
-    /// prepare.
+    /// Bytes served in total, by the servers' count and by that of its processes, which leave out the
+    /// preparation.
     pub(super) served: u64,
     pub(super) counted: u64,
-    /// Bytes a second while it was there.
+    /// Bytes per second while it ran.
     pub(super) throughput: f64,
     pub(super) requests: f64,
-    /// Standard deviation of the bytes a second over notes, while the same jobs were there.
+    /// Standard deviation of the throughput over samples, while the same jobs ran.
     pub(super) deviation: f64,
-    /// Its part of what was served, while others were there and things were steady.
+    /// Its share of the service, while other jobs ran and the state was steady.
     pub(super) share: Option<f64>,
-    /// What the policy says that should be.
+    /// The share that the policy gives it.
     pub(super) due: Option<f64>,
-    /// How far apart those are, as a part of what it is due.
+    /// The difference of the two, relative to the due share.
     pub(super) error: Option<f64>,
     /// Seconds that a request waited for its turn, on average.
     pub(super) mean_wait: f64,
@@ -84,8 +84,8 @@ pub(super) fn measure(
     records.iter().map(one).collect()
 }
 
-/// What the servers did a second while there was always something to do: from when a job without pauses was at work
-/// until it was to end. That leaves out how long processes take to begin and to end, which no scheduler can help.
+/// Service per second of the servers while they always had requests: from when a job without pauses ran until
+/// its end time. That leaves out the start and the end of processes, which do not depend on the scheduler.
 fn full(scenario: &Scenario, record: &Record) -> Option<f64> {
     let asks = |step: &Step, job: usize| {
         let (plan, Some((begun, _))) = (&scenario.jobs[job], record.spans[job]) else { return false };
@@ -103,16 +103,16 @@ pub(super) fn cost(served: Served) -> f64 {
     served.bytes + served.requests * OPERATION.0 as f64
 }
 
-/// What happened between two notes.
+/// The interval between two samples.
 struct Step {
     begin: f64,
     length: f64,
     done: Vec<Served>,
-    /// The jobs that were there from beginning to end.
+    /// The jobs that ran during the whole interval.
     here: Vec<usize>,
-    /// What each of those is due.
+    /// The due share of each of them.
     due: Vec<f64>,
-    /// When a job last came or went before.
+    /// When a job last started or ended before.
     changed: f64,
     steady: bool,
 }
@@ -147,7 +147,7 @@ fn steps(scenario: &Scenario, record: &Record) -> Vec<Step> {
         .collect()
 }
 
-/// What the policy gives these jobs, of all servers together.
+/// The shares that the policy gives these jobs, of all servers together.
 pub(super) fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
     let presences: Vec<Presence> = here
         .iter()
@@ -173,7 +173,7 @@ fn about(
     let mine = || steps.iter().filter(|step| step.here.contains(&job));
     let time = mine().map(|step| step.length).sum::<f64>().max(1e-9);
     let sum = |field: fn(&Served) -> f64| mine().map(|step| field(&step.done[job])).sum::<f64>();
-    // A job that computes in between does not ask for its share all the time.
+    // A job that computes in between does not use its share all the time.
     let asks =
         |step: &&Step| step.here.len() > 1 && step.here.iter().all(|&job| scenario.jobs[job].pause.is_zero());
     let contended = || mine().filter(|step| step.steady).filter(asks);
@@ -181,7 +181,7 @@ fn about(
     let got: f64 = contended().map(|step| cost(step.done[job])).sum();
     let promised: f64 = contended()
         .map(|step| {
-            let place = step.here.iter().position(|&other| other == job).expect("it is there");
+            let place = step.here.iter().position(|&other| other == job).expect("the job ran in this step");
             step.due[place] * step.here.iter().map(|&job| cost(step.done[job])).sum::<f64>()
         })
         .sum();
@@ -209,8 +209,8 @@ fn about(
     }
 }
 
-/// Standard deviation of a job's throughput while the same jobs were there: of bytes, or of requests where it moves
-/// none.
+/// Standard deviation of a job's throughput while the same jobs ran: of bytes, or of requests if it moves no
+/// bytes.
 fn deviation(steps: &[Step], job: usize, op: Op) -> f64 {
     let counts = matches!(op, Op::Stat | Op::Create);
     let mut phases: Vec<(Vec<usize>, Vec<f64>)> = Vec::new();
@@ -232,7 +232,7 @@ fn deviation(steps: &[Step], job: usize, op: Op) -> f64 {
     if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 }
 }
 
-/// The longest time from a join or leave until shares were fair, and stayed so for a few notes.
+/// The longest time from a join or leave until shares were fair, and stayed so for a few samples.
 fn fairness(steps: &[Step]) -> Option<f64> {
     let mut worst: Option<f64> = None;
     let mut at = 0;
@@ -251,7 +251,7 @@ fn fairness(steps: &[Step]) -> Option<f64> {
             let close = |(job, due): (&usize, &f64)| (done(*job) / whole.max(1.0) - due).abs() <= CLOSE * due;
             run[0].here.iter().zip(&run[0].due).all(close)
         });
-        // The first of the notes in which it was fair is when it became so.
+        // Shares became fair at the first of the fair samples.
         let time = fair.map_or(f64::INFINITY, |run| (run[0].begin - phase[0].changed).max(0.0));
         worst = Some(worst.unwrap_or(0.0).max(time));
     }
@@ -265,9 +265,9 @@ mod tests {
 
     const MIB: f64 = (1 << 20) as f64;
 
-    /// A record of two jobs: the first alone until 2 s, then both until 6 s, then the first until 8 s. Of each second
-    /// the servers do `total` MiB, of which the second job has `part` while it is there, and a third for as long as it
-    /// is `unfair`.
+    /// A record of two jobs: the first alone until 2 s, then both until 6 s, then the first until 8 s. The
+    /// servers do `total` MiB per second, of which the second job has `part` while it runs, and a third for the
+    /// first `unfair` seconds.
     fn record(total: f64, part: f64, unfair: f64) -> Record {
         let mut served = [Served::default(); 2];
         let mut notes = vec![(0.0, served.to_vec())];
@@ -278,7 +278,7 @@ mod tests {
                 _ if time <= 2.0 + unfair + 1e-9 => 1.0 / 3.0,
                 _ => part,
             };
-            // Beyond their end the processes only take their time to go.
+            // After the end the processes only exit.
             let moved = if time <= 8.0 + 1e-9 { total * MIB / 10.0 } else { 0.0 };
             served[0].bytes += moved * (1.0 - second);
             served[1].bytes += moved * second;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_is_what_is_reported() {
+    fn shares_and_times_are_computed_from_samples() {
         let scenario = Scenario::of(
             "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n[[job]]\nid = 1\nnodes = 4\nlength = 8\n\
              [[job]]\nid = 2\nstart = 2\nlength = 4\n",
@@ -310,7 +310,7 @@ mod tests {
         near(tokens.time_to_fairness.unwrap(), 0.0);
         assert!(fifo.time_to_fairness.is_none());
         let second = |run: &Measured| (run.jobs[1].share.unwrap(), run.jobs[1].error.unwrap());
-        // What is not steady does not count, and the unfair time was not.
+        // Only steady samples count, and the unfair ones were not steady.
         near(second(stride).0, 0.2);
         near(second(stride).1, 0.0);
         near(second(tokens).0, 0.21);

@@ -1,28 +1,28 @@
-//! `bench`: how fast Forebay is and how fairly it is shared, with real servers and real client processes.
+//! `bench`: measures throughput and fairness, with real servers and real client processes.
 //!
 //! ```text
-//! frame      what all of them have: a scenario, a picture, an end
-//! io         side by side with sockets, tmpfs, the page cache and a bare mount (crate `bench`)
-//! scenario   what a file says
+//! frame      shared by all benchmarks: a scenario, a chart, interruption
+//! io         comparison with sockets, tmpfs, the page cache and a bare mount (crate `bench`)
+//! scenario   reads a scenario
 //! stage      servers in a temporary directory
-//! run        jobs come and go, and what they are served is noted every 100 ms
-//! route      what it is worth to buffer only what disks do not like
-//! glimpse    what goes on just now
-//! measure    what the notes mean: shares, variation, time to fairness
-//! report     a table, JSON, a picture
+//! run        starts and ends jobs, and samples their service every 100 ms
+//! route      compares what to buffer, on modelled disks
+//! glimpse    the current state of a run
+//! measure    evaluates the samples: shares, variation, time to fairness
+//! report     a table, JSON, a chart
 //! worker     one process of a job
-//! drain      what the order of a drain is worth
-//! place      what placement is worth
+//! drain      compares drain orders
+//! place      compares placements
 //! ```
 
 mod drain;
 mod frame;
 mod glimpse;
 mod io;
-mod lot;
 mod measure;
 mod place;
 mod report;
+mod rng;
 mod route;
 mod run;
 mod scenario;
@@ -47,37 +47,38 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 pub(crate) use worker::BenchJob;
 
-/// How often a job is run alone, for its slowdown: the middle one counts.
+/// How often a job runs alone, for its slowdown: the median counts.
 const ALONE: usize = 3;
 
-/// A job, and a smaller one that joins it for a while: what each got, and what it was due. `watch` is shown what goes
-/// on.
+/// Runs a job, and a smaller one that joins it for a while; returns their shares and due shares. `watch` gets
+/// the current state.
 pub(crate) fn duel(stop: &AtomicBool, watch: &mut dyn FnMut(&[Glimpse])) -> Outcome<Vec<SharedReport>> {
     let scenario = Scenario::duel();
     let run = Run { scenario: &scenario, discipline: scenario.scheduler, only: None, stop };
     let records = [(scenario.scheduler, run.perform(watch)?)];
     let measured = measure(&scenario, &records, &[None, None]).remove(0);
-    let told = scenario.jobs.iter().zip(measured.jobs).map(|(plan, job)| SharedReport {
+    let reports = scenario.jobs.iter().zip(measured.jobs).map(|(plan, job)| SharedReport {
         label: job.id,
         nodes: plan.job.nodes,
         throughput: job.throughput,
         share: job.share.unwrap_or(0.0),
         due: job.due.unwrap_or(0.0),
     });
-    Ok(told.collect())
+    Ok(reports.collect())
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Run a scenario of jobs that share servers, or a directory of them, by policy and under fifo, and compare
+    /// Run a scenario of jobs that share servers, or a directory of scenarios, under the policy and under fifo,
+    /// and compare
     Share(Share),
-    /// Measure reads, writes, names and unmodified programs side by side with what they compete with
+    /// Measure reads, writes, metadata and unmodified programs in comparison with other ways of I/O
     Io(io::Io),
-    /// Compare placements of files over targets in a model of routers, servers and targets that are shared
+    /// Compare placements of files in a model of shared routers, servers and targets
     Place(place::Place),
-    /// Compare what to buffer and what to send on, with real servers before modelled disks
+    /// Compare what to buffer and what to write directly, with real servers and modelled disks
     Route(route::Route),
-    /// Compare direct writes and orders of draining, with real servers and bytes on modelled targets
+    /// Compare direct writes and drain orders, with real servers and data on modelled targets
     Drain(drain::Drain),
 }
 
@@ -107,7 +108,7 @@ impl Share {
             let scenario = Scenario::load(path)?;
             return output::show(&self.perform(path, &scenario, &stop)?, *json);
         }
-        // All are read before the first is run: a typo is told at once.
+        // Read all scenarios before running the first: errors are reported at once.
         let paths = scenarios(path)?;
         let all = paths.iter().map(|path| Ok((path, Scenario::load(path)?))).collect::<Outcome<Vec<_>>>()?;
         let mut reports = Vec::new();
@@ -124,26 +125,26 @@ impl Share {
         let mut records: Vec<(Discipline, Record)> = Vec::new();
         for discipline in disciplines {
             let (title, policy, length) = (&scenario.title, &scenario.policy, scenario.length());
-            self.frame.say(format_args!("{title}: {policy} under {discipline} ({length:.0} s)"));
+            self.frame.progress(format_args!("{title}: {policy} under {discipline} ({length:.0} s)"));
             let run = Run { scenario, discipline, only: None, stop };
             records.push((discipline, run.perform(&mut |_| {})?));
         }
         let alone = self.alone(scenario, stop)?;
         let report = Report::new(scenario, measure(scenario, &records, &alone));
         if let Some(picture) = self.frame.draw(path, || report::picture(scenario, &records))? {
-            self.frame.say(format_args!("the timeline is in {}", picture.display()));
+            self.frame.progress(format_args!("the timeline is in {}", picture.display()));
         }
         Ok(report)
     }
 
-    /// How long each job with a fixed amount of work takes when it is alone.
+    /// The time that each job with a fixed amount of work takes alone.
     fn alone(&self, scenario: &Scenario, stop: &AtomicBool) -> Outcome<Vec<Option<f64>>> {
         let mut times = Vec::new();
         for (number, job) in scenario.jobs.iter().enumerate() {
             times.push(match job.amount {
                 None => None,
                 Some(_) => {
-                    self.frame.say(format_args!("job {} alone, {ALONE} times", job.id));
+                    self.frame.progress(format_args!("job {} alone, {ALONE} times", job.id));
                     let run = Run { scenario, discipline: scenario.scheduler, only: Some(number), stop };
                     let once = |_| Ok(run.perform(&mut |_| {})?.own[number].map(|own| own.seconds));
                     let mut took = (0..ALONE).map(once).collect::<Outcome<Vec<_>>>()?;
@@ -156,7 +157,7 @@ impl Share {
     }
 }
 
-/// The scenarios in a directory, by name.
+/// The scenarios in a directory, sorted by name.
 fn scenarios(dir: &Path) -> Outcome<Vec<PathBuf>> {
     let list = std::fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     let list = list.map_err(|error| Failure::local("read", dir, &error))?;

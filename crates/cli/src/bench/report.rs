@@ -1,4 +1,4 @@
-//! What a scenario came to: a table, JSON, a picture.
+//! The result of a scenario: a table, JSON, a chart.
 
 use super::measure::Measured;
 use super::run::Record;
@@ -88,7 +88,7 @@ impl fmt::Display for Reports {
     }
 }
 
-/// A run in one line.
+/// The result of a run in one line.
 fn summary(title: &str, run: &Measured) -> [String; 8] {
     let none = || "–".to_owned();
     let worst = run.jobs.iter().filter_map(|job| job.error).reduce(f64::max);
@@ -138,7 +138,7 @@ fn rows(f: &mut fmt::Formatter<'_>, run: &Measured) -> fmt::Result {
     table(f, "llrrrrrrrr", 2, &rows)
 }
 
-/// The timelines of all runs, as parts of what the servers can do.
+/// The timelines of all runs, relative to the capacity of the servers.
 pub(super) fn picture(scenario: &Scenario, records: &[(Discipline, Record)]) -> String {
     let all = scenario.rate.0 as f64 * f64::from(scenario.servers);
     let scenes = records.iter().map(|(discipline, record)| {

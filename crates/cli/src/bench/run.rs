@@ -1,4 +1,4 @@
-//! A run: jobs come and go as the scenario says, and what they are served is noted every 100 ms.
+//! A run: jobs start and end as the scenario says, and their service is sampled every 100 ms.
 
 use super::glimpse::{Glimpse, glimpse};
 use super::scenario::{JobPlan, Scenario};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const BEAT: Duration = Duration::from_millis(100);
-/// A job that goes on for so much longer than it should is stuck.
+/// A job that runs this many seconds longer than it should is stuck.
 const PATIENCE: f64 = 60.0;
 
 /// A run of a scenario, or of one job of it.
@@ -26,17 +26,17 @@ pub(super) struct Run<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-/// What was noted.
+/// The samples of a run.
 pub(super) struct Record {
-    /// Seconds, and what each job had been served by then.
+    /// Seconds, and the service of each job up to then.
     pub(super) notes: Vec<(f64, Vec<Served>)>,
-    /// When each job was there, in seconds.
+    /// Start and end of each job, in seconds.
     pub(super) spans: Vec<Option<(f64, f64)>>,
     /// What each job did by its own count, and how long it took by its own clock.
     pub(super) own: Vec<Option<Done>>,
 }
 
-/// What a job has been served.
+/// The service that a job has received.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Served {
     pub(super) bytes: f64,
@@ -52,7 +52,7 @@ struct Crew {
 }
 
 impl Run<'_> {
-    /// Performs it; `watch` is shown what goes on, every 100 ms.
+    /// Runs the scenario; `watch` gets the current state every 100 ms.
     pub(super) fn perform(&self, watch: &mut dyn FnMut(&[Glimpse])) -> Outcome<Record> {
         let stage = Stage::build(self.scenario, self.discipline)?;
         let observers =
@@ -71,17 +71,17 @@ impl Run<'_> {
                     changed = now;
                     crew.start(plan, &stage)?;
                 }
-                if crew.is_here() && crew.is_over()? {
+                if crew.is_running() && crew.is_over()? {
                     crew.ended = Some(now);
                     changed = now;
                     record.own[number] = Some(crew.collect(plan)?);
                 }
             }
-            let asked = begin.elapsed().as_secs_f64();
+            let requested = begin.elapsed().as_secs_f64();
             let seen = note(&observers, jobs)?;
-            // The servers looked at some moment in between.
-            record.notes.push((asked.midpoint(begin.elapsed().as_secs_f64()), seen));
-            let here: Vec<usize> = (0..jobs.len()).filter(|&job| crews[job].is_here()).collect();
+            // The servers took the sample at some time in between.
+            record.notes.push((requested.midpoint(begin.elapsed().as_secs_f64()), seen));
+            let here: Vec<usize> = (0..jobs.len()).filter(|&job| crews[job].is_running()).collect();
             watch(&glimpse(self.scenario, &record.notes, &here, changed));
             let all = |(number, crew): (usize, &Crew)| {
                 crew.ended.is_some() || self.only.is_some_and(|only| only != number)
@@ -145,8 +145,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Whether it has come and not gone.
-    fn is_here(&self) -> bool {
+    /// Whether it has started and not ended.
+    fn is_running(&self) -> bool {
         self.begun.is_some() && self.ended.is_none()
     }
 
@@ -166,13 +166,13 @@ impl Crew {
         for process in &mut self.processes {
             let text = |pipe: Option<&mut dyn Read>| {
                 let mut text = String::new();
-                // What cannot be read was not said.
+                // Output that cannot be read is treated as empty.
                 let _ = pipe.map(|pipe| pipe.read_to_string(&mut text));
                 text
             };
-            let said = text(process.stdout.as_mut().map(|pipe| pipe as &mut dyn Read));
+            let output = text(process.stdout.as_mut().map(|pipe| pipe as &mut dyn Read));
             let complaint = text(process.stderr.as_mut().map(|pipe| pipe as &mut dyn Read));
-            let Ok(done) = serde_json::from_str::<Done>(&said) else {
+            let Ok(done) = serde_json::from_str::<Done>(&output) else {
                 let why = complaint.trim().trim_start_matches("forebay: ").to_owned();
                 return Err(Failure::Failed(format!("job {}: {why}", plan.id)));
             };
@@ -187,7 +187,7 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // Most likely it has ended already.
+            // The process may have ended already.
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -1,4 +1,4 @@
-//! What a scenario says: servers, a policy, and jobs that come and go.
+//! Reads a scenario: servers, a policy, and jobs that start and end.
 
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Name, Table, Value};
@@ -21,12 +21,12 @@ pub(super) struct Scenario {
     pub(super) rate: Bytes,
     pub(super) servers: u16,
     pub(super) lambda: Duration,
-    /// Schedulers to run besides the first, for comparison.
+    /// Further schedulers to run, for comparison.
     pub(super) compare: Vec<Discipline>,
     pub(super) jobs: Vec<JobPlan>,
 }
 
-/// What a job does, over and over.
+/// The operation that a job repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     /// Writes requests.
@@ -37,9 +37,9 @@ pub(crate) enum Op {
     Cycle,
     /// Writes a request, and reads it back.
     WriteRead,
-    /// Asks for random names.
+    /// Looks up random names.
     Stat,
-    /// Makes files, and removes them.
+    /// Creates files, and removes them.
     Create,
     /// Reads ahead of a computation.
     Prefetch,
@@ -67,7 +67,7 @@ impl std::str::FromStr for Op {
     fn from_str(text: &str) -> Result<Op, String> {
         let known: Vec<&str> = OPS.iter().map(|(word, _)| *word).collect();
         let found = OPS.iter().find(|(word, _)| *word == text).map(|(_, op)| *op);
-        found.ok_or_else(|| format!("\"{text}\" is nothing a job can do: write one of {}", known.join(", ")))
+        found.ok_or_else(|| format!("\"{text}\" is not an operation: write one of {}", known.join(", ")))
     }
 }
 
@@ -76,20 +76,20 @@ impl std::str::FromStr for Op {
 pub(super) struct JobPlan {
     pub(super) id: Name,
     pub(super) job: Job,
-    /// When it begins, in seconds.
+    /// When it starts, in seconds.
     pub(super) start: f64,
-    /// How long it goes on, in seconds.
+    /// How long it runs, in seconds.
     pub(super) length: f64,
-    /// It ends when it has done so much.
+    /// It ends after this number of bytes.
     pub(super) amount: Option<Bytes>,
-    /// What it computes after each request.
+    /// Computation time after each request.
     pub(super) pause: Duration,
     pub(super) request: Bytes,
     pub(super) processes: u32,
-    /// Requests under way in each process.
+    /// Concurrent requests of each process.
     pub(super) streams: u32,
     pub(super) op: Op,
-    /// Which servers it has files on, from 0.
+    /// The servers that have its files, from 0.
     pub(super) servers: Vec<u16>,
 }
 
@@ -99,14 +99,14 @@ const DUEL: &str = "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n\
     [[job]]\nid = 'small'\nuser = 'bob'\nnodes = 1\nstart = 1.5\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n";
 
 impl Scenario {
-    /// The one that the demo shows.
+    /// The scenario of the demo.
     pub(super) fn duel() -> Scenario {
         Scenario::of(DUEL)
     }
 
-    /// One of our own.
+    /// A built-in scenario.
     pub(super) fn of(text: &str) -> Scenario {
-        read(&File { name: "scenario", text }).expect("a scenario of our own is right")
+        read(&File { name: "scenario", text }).expect("the built-in scenario is valid")
     }
 
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {
@@ -115,7 +115,7 @@ impl Scenario {
         read(&File { name: &name, text: &text })
     }
 
-    /// When the last job is over.
+    /// When the last job ends.
     pub(super) fn length(&self) -> f64 {
         self.jobs.iter().map(|job| job.start + job.length).fold(0.0, f64::max)
     }
@@ -214,7 +214,7 @@ fn job(mut table: Table<'_>, servers: u32) -> Result<JobPlan, Error> {
     Ok(plan)
 }
 
-/// Which servers, counted from 0.
+/// Server numbers, counted from 0.
 fn places(value: &Value<'_>, servers: u32) -> Result<Vec<u32>, Error> {
     let place = |text: &String| match text.parse::<u32>() {
         Ok(number) if (1..=servers).contains(&number) => Ok(number - 1),

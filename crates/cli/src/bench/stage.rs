@@ -1,4 +1,4 @@
-//! Servers in a temporary directory, each a process of its own, and how all of it goes away again.
+//! Servers in a temporary directory, each in its own process, and their removal.
 
 use super::scenario::{Op, Scenario};
 use crate::failure::{Failure, Outcome};
@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// What a store has besides three times what the jobs' files need.
+/// Capacity of a store beyond three times the jobs' files.
 const SPARE: u64 = 96 << 20;
 
-/// The servers. Dropping it ends them and removes what they had.
+/// The servers. Dropping it kills them and removes their data.
 pub(super) struct Stage {
     dir: TempDir,
     servers: Vec<Child>,
@@ -37,7 +37,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where a server listens.
+    /// The socket of a server.
     pub(super) fn socket(&self, server: u16) -> PathBuf {
         self.dir.path().join(format!("{server}.sock"))
     }
@@ -46,7 +46,7 @@ impl Stage {
         self.dir.path().join(format!("{server}"))
     }
 
-    /// Somebody who looks on.
+    /// A client that only reads statistics.
     pub(super) fn observer(&self, server: u16) -> Outcome<Client> {
         let (user, group) = ("bench".to_owned(), "bench".to_owned());
         let job = Job { label: "bench".to_owned(), user, group, nodes: 1, priority: 1 };
@@ -66,7 +66,7 @@ impl Stage {
         let log = self.dir.path().join(format!("{number}.log"));
         let file = File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
         let mut command = Command::new(&program);
-        // Somebody's settings are not those of the scenario.
+        // The user's own forebay.toml must not configure the scenario.
         command.args(["up", "--background", "--with-parent", "--memory", "--config", "/dev/null"]);
         command.arg("--store").arg(self.store(number)).arg("--socket").arg(self.socket(number));
         command.arg("--key").arg(self.dir.path().join("key"));
@@ -86,7 +86,7 @@ impl Stage {
         self.servers.push(server);
         let mut line = String::new();
         if let Some(stdout) = stdout {
-            // A server that ends instead says nothing here, and why in its log.
+            // A server that fails prints nothing to standard output; its log has the reason.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         if serde_json::from_str::<Started>(&line).is_ok() {
@@ -94,14 +94,17 @@ impl Stage {
         }
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         let why = log.lines().rev().find_map(|line| line.strip_prefix("forebay: "));
-        Err(Failure::Failed(format!("a server of the scenario did not start: {}", why.unwrap_or("it ended"))))
+        Err(Failure::Failed(format!(
+            "a server of the scenario did not start: {}",
+            why.unwrap_or("its process ended")
+        )))
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         for (number, server) in (0..).zip(&mut self.servers) {
-            // Nothing of it is to be kept.
+            // None of the data is kept.
             let _ = server.kill();
             let _ = server.wait();
             let store = self.dir.path().join(format!("{number}"));
@@ -112,7 +115,7 @@ impl Drop for Stage {
     }
 }
 
-/// Addresses that are free now, and most likely still are when the servers take them.
+/// Addresses that are free now, and most likely still free when the servers bind them.
 fn places(count: u16) -> Outcome<Vec<SocketAddr>> {
     let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let held: std::io::Result<Vec<TcpListener>> = (0..count).map(listen).collect();
@@ -120,7 +123,7 @@ fn places(count: u16) -> Outcome<Vec<SocketAddr>> {
     places.map_err(|error| Failure::Failed(format!("cannot find free ports: {error}")))
 }
 
-/// What the files of all jobs need.
+/// Bytes that the files of all jobs need.
 fn capacity(scenario: &Scenario) -> u64 {
     let file = |op: Op, request: u64| match op {
         Op::Read | Op::Prefetch => 8 * request,

@@ -1,4 +1,4 @@
-//! One process of a job: does the same thing over and over, until its time is over.
+//! One process of a job: repeats an operation until its time is over.
 
 use super::scenario::Op;
 use crate::connect::Service;
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What the write/read cycle of the paper moves.
+/// Bytes of the paper's write/read cycle.
 const CYCLE: usize = 10_000_000;
-/// Requests in the file that is read again and again.
+/// Requests in the file that is read repeatedly.
 const BLOCKS: u64 = 8;
 
 #[derive(Args)]
 pub(crate) struct BenchJob {
-    /// What its files begin with
+    /// Prefix of its file names
     #[arg(long)]
     name: String,
     #[arg(long)]
@@ -32,17 +32,17 @@ pub(crate) struct BenchJob {
     streams: u32,
     #[arg(long)]
     seconds: f64,
-    /// It ends when it has done so much
+    /// End after this number of bytes
     #[arg(long)]
     amount: Option<u64>,
-    /// What it computes after each request
+    /// Computation time after each request
     #[arg(long)]
     pause_ms: u64,
     #[command(flatten)]
     service: Service,
 }
 
-/// What it came to.
+/// The result of the process.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) bytes: u64,
@@ -50,13 +50,13 @@ pub(super) struct Done {
     pub(super) seconds: f64,
 }
 
-/// What all streams of the process share.
+/// State that all streams of the process share.
 struct Common {
     op: Op,
     request: usize,
     pause: Duration,
     end: Instant,
-    /// Bytes that may still be begun.
+    /// Bytes that may still be started.
     left: AtomicU64,
     bytes: AtomicU64,
     operations: AtomicU64,
@@ -95,7 +95,7 @@ impl BenchJob {
 }
 
 impl Common {
-    /// Whether there is time, and something left to do, for so many bytes more.
+    /// Whether there is time and work left for the given number of bytes.
     fn begin(&self, bytes: u64) -> bool {
         Instant::now() < self.end
             && self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)).is_ok()
@@ -149,7 +149,7 @@ impl Common {
     async fn stat(&self, client: &Client, name: &str) -> Result<()> {
         let mut number = 1_u64;
         while self.begin(1) {
-            // Names that come in no order.
+            // A pseudo-random order of names.
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             match client.stat(format!("{name}-{number:x}")).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

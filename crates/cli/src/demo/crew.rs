@@ -1,4 +1,4 @@
-//! All jobs: their processes, and what they report.
+//! The job processes and their messages.
 
 use super::plan::{JobPlan, Plan, Shape};
 use super::worker::{Done, Word};
@@ -9,17 +9,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 const GLANCE: Duration = Duration::from_millis(20);
-/// Words that wait to be heard; beyond that the jobs wait.
+/// Messages that wait to be processed; when the queue is full, the jobs wait.
 const QUEUE: usize = 256;
 
-/// What jobs are sent to do.
+/// The task of the jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     Write,
     Verify,
 }
 
-/// The jobs at work. Dropping it ends them.
+/// The running jobs. Dropping it kills them.
 pub(super) struct Crew {
     members: Vec<Member>,
     inbox: Receiver<(usize, Option<Word>)>,
@@ -34,36 +34,36 @@ struct Member {
 
 impl Crew {
     /// Starts a process for each job.
-    pub(super) fn send(plan: &Plan, service: &str, task: Task) -> Outcome<Crew> {
-        let (outbox, inbox) = sync_channel(QUEUE);
+    pub(super) fn start(plan: &Plan, service: &str, task: Task) -> Outcome<Crew> {
+        let (sender, inbox) = sync_channel(QUEUE);
         let mut crew = Crew { members: Vec::new(), inbox };
         for (number, job) in plan.jobs.iter().enumerate() {
-            let mut process = start(job, service, task)?;
+            let mut process = spawn(job, service, task)?;
             let stdout = process.stdout.take();
             crew.members.push(Member { label: job.label, process, bytes: 0, done: None });
-            let outbox = outbox.clone();
-            std::thread::spawn(move || stdout.map(|stdout| relay(number, stdout, &outbox)));
+            let sender = sender.clone();
+            std::thread::spawn(move || stdout.map(|stdout| relay(number, stdout, &sender)));
         }
         Ok(crew)
     }
 
-    /// Takes in what the jobs say for a short while.
-    pub(super) fn listen(&mut self) -> Outcome {
+    /// Waits briefly for messages of the jobs and processes one.
+    pub(super) fn poll(&mut self) -> Outcome {
         match self.inbox.recv_timeout(GLANCE) {
-            Ok((number, word)) => self.hear(number, word),
+            Ok((number, word)) => self.process(number, word),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
         }
     }
 
-    /// Takes in what was said so far.
+    /// Processes all messages that have arrived.
     pub(super) fn catch_up(&mut self) -> Outcome {
         while let Ok((number, word)) = self.inbox.try_recv() {
-            self.hear(number, word)?;
+            self.process(number, word)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, number: usize, word: Option<Word>) -> Outcome {
+    fn process(&mut self, number: usize, word: Option<Word>) -> Outcome {
         let member = &mut self.members[number];
         let label = member.label;
         match word {
@@ -74,7 +74,9 @@ impl Crew {
             }
             Some(Word::Trouble(text)) => return Err(Failure::Failed(format!("job {label}: {text}"))),
             None if member.done.is_none() => {
-                return Err(Failure::Failed(format!("job {label} ended without a word: try the demo again")));
+                return Err(Failure::Failed(format!(
+                    "job {label} ended without a report: run the demo again"
+                )));
             }
             None => {}
         }
@@ -95,7 +97,7 @@ impl Crew {
         self.members.iter().all(|member| member.done.is_some())
     }
 
-    /// What each job came to.
+    /// The result of each job.
     pub(super) fn results(&self) -> Vec<Done> {
         self.members.iter().map(|member| member.done.clone().unwrap_or_default()).collect()
     }
@@ -104,21 +106,21 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         for member in &mut self.members {
-            // Most likely it has ended already.
+            // The process may have ended already.
             let _ = member.process.kill();
             let _ = member.process.wait();
         }
     }
 }
 
-fn start(job: &JobPlan, service: &str, task: Task) -> Outcome<Child> {
+fn spawn(job: &JobPlan, service: &str, task: Task) -> Outcome<Child> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let mut command = Command::new(&program);
     command.arg("demo-job").args(["--service", service, "--label", job.label]);
     command.args(["--shape", if job.shape == Shape::Shared { "shared" } else { "own" }]);
     command.args(["--block", &job.block.to_string(), "--share", &job.share.to_string()]);
-    // Somebody's settings are not those of the demo.
+    // The user's own forebay.toml must not configure the demo.
     command.args(["--config", "/dev/null"]);
     if task == Task::Verify {
         command.arg("--verify");
@@ -131,12 +133,12 @@ fn start(job: &JobPlan, service: &str, task: Task) -> Outcome<Child> {
     command.spawn().map_err(|error| Failure::local("start", &program, &error))
 }
 
-/// Hands on what a job says, and that it has ended.
-fn relay(number: usize, stdout: ChildStdout, outbox: &SyncSender<(usize, Option<Word>)>) {
+/// Forwards the messages of a job, and `None` at its end.
+fn relay(number: usize, stdout: ChildStdout, sender: &SyncSender<(usize, Option<Word>)>) {
     let lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let words = lines.filter_map(|line| serde_json::from_str(&line).ok());
     for word in words.map(Some).chain([None]) {
-        if outbox.send((number, word)).is_err() {
+        if sender.send((number, word)).is_err() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Two jobs that share a device by policy, as it happens.
+//! Two jobs that share a device by policy, shown live.
 
 use super::live::Live;
 use crate::bench::Glimpse;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 const STYLE: &str = "  {prefix:9} {bar:24} {msg}";
 const LINE_EVERY: Duration = Duration::from_millis(500);
 
-/// What is shown while they share.
+/// The display of the two jobs.
 pub(super) struct Duel<'a> {
     live: &'a Live,
     bars: Vec<ProgressBar>,
-    /// Which jobs were there when it was last looked.
+    /// Which jobs were running at the last update.
     here: Vec<bool>,
     last: Instant,
 }
@@ -23,7 +23,7 @@ impl<'a> Duel<'a> {
         Duel { live, bars: Vec::new(), here: Vec::new(), last: Instant::now() }
     }
 
-    /// Shows how things are.
+    /// Shows the current shares.
     pub(super) fn show(&mut self, jobs: &[Glimpse]) {
         self.here.resize(jobs.len(), false);
         if self.bars.is_empty() {
@@ -33,12 +33,12 @@ impl<'a> Duel<'a> {
             if std::mem::replace(here, job.here) != *here {
                 let what = if *here { "takes part" } else { "has gone" };
                 let nodes = human::counted(u64::from(job.nodes), "node");
-                // A line that cannot be shown is followed by others that say why.
-                let _ = self.live.say(format_args!("job {} of {nodes} {what}", job.label));
+                // A failure to print shows up at the next line that is checked.
+                let _ = self.live.event(format_args!("job {} of {nodes} {what}", job.label));
             }
         }
         for (bar, job) in self.bars.iter().zip(jobs) {
-            // Where nothing is known yet after a change, the last that was known stays.
+            // After a change the last known value stays until there is a new one.
             if job.now.is_some() || !job.here {
                 bar.set_position(job.now.map_or(0, |now| (now.share * 1000.0) as u64));
                 bar.set_message(story(job).unwrap_or_default());
@@ -49,12 +49,12 @@ impl<'a> Duel<'a> {
             let parts = jobs.iter().filter_map(|job| Some(format!("{} {}", job.label, story(job)?)));
             let parts: Vec<String> = parts.collect();
             if !parts.is_empty() {
-                let _ = self.live.say(format_args!("shares: {}", parts.join("; ")));
+                let _ = self.live.event(format_args!("shares: {}", parts.join("; ")));
             }
         }
     }
 
-    /// The bars go.
+    /// Removes the bars.
     pub(super) fn finish(&self) {
         self.bars.iter().for_each(ProgressBar::finish_and_clear);
     }
@@ -67,7 +67,7 @@ fn story(job: &Glimpse) -> Option<String> {
 }
 
 fn bar(job: &Glimpse) -> ProgressBar {
-    let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
+    let style = ProgressStyle::with_template(STYLE).expect("the constant template is valid");
     let bar = ProgressBar::new(1000).with_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
     bar.with_prefix(job.label.clone())
 }

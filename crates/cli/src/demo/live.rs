@@ -1,4 +1,4 @@
-//! The demo as it happens: bars where somebody watches, plain lines elsewhere.
+//! Live output of the demo: bars on a terminal, plain lines elsewhere.
 
 use super::crew::Crew;
 use super::plan::{JobPlan, Plan};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const STYLE: &str = "  {prefix:9} {bar:24} {bytes:>10}  {binary_bytes_per_sec:>12}  {msg}";
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// What is shown while the demo runs.
+/// The output while the demo runs.
 pub(super) struct Live {
     jobs: Vec<JobPlan>,
     kind: Kind,
@@ -39,8 +39,8 @@ impl Live {
         Live { jobs: plan.jobs.clone(), kind, begin: Instant::now() }
     }
 
-    /// Something happened.
-    pub(super) fn say(&self, what: Arguments<'_>) -> Outcome {
+    /// Prints an event.
+    pub(super) fn event(&self, what: Arguments<'_>) -> Outcome {
         let line = format!("{:6.2} s  {what}", self.begin.elapsed().as_secs_f64());
         match &self.kind {
             Kind::Bars(all, _) => all.suspend(|| output::text(line)),
@@ -49,7 +49,7 @@ impl Live {
         }
     }
 
-    /// Shows how far the jobs are.
+    /// Shows the progress of the jobs.
     pub(super) fn progress(&self, crew: &Crew, verb: &'static str) {
         match &self.kind {
             Kind::Bars(_, bars) => {
@@ -66,21 +66,21 @@ impl Live {
                     .zip(crew.bytes())
                     .map(|(job, bytes)| format!("{} {}", job.label, human::percent(bytes, job.total())));
                 let parts: Vec<String> = parts.collect();
-                // A line that cannot be shown is followed by others that say why.
-                let _ = self.say(format_args!("{verb}: {}", parts.join(", ")));
+                // A failure to print shows up at the next line that is checked.
+                let _ = self.event(format_args!("{verb}: {}", parts.join(", ")));
             }
             Kind::Lines { .. } | Kind::Nothing => {}
         }
     }
 
-    /// The jobs begin anew.
+    /// Resets the progress of the jobs.
     pub(super) fn again(&self) {
         if let Kind::Bars(_, bars) = &self.kind {
             bars.iter().for_each(ProgressBar::reset);
         }
     }
 
-    /// Another bar below the others, where bars are shown.
+    /// Adds a bar below the others, on a terminal.
     pub(super) fn add(&self, bar: ProgressBar) -> Option<ProgressBar> {
         match &self.kind {
             Kind::Bars(all, _) => Some(all.add(bar)),
@@ -88,7 +88,7 @@ impl Live {
         }
     }
 
-    /// The jobs' bars go.
+    /// Removes the bars of the jobs.
     pub(super) fn finish(&self) {
         if let Kind::Bars(_, bars) = &self.kind {
             bars.iter().for_each(ProgressBar::finish_and_clear);
@@ -97,7 +97,7 @@ impl Live {
 }
 
 fn bar(job: &JobPlan) -> ProgressBar {
-    let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
+    let style = ProgressStyle::with_template(STYLE).expect("the constant template is valid");
     let bar = ProgressBar::new(job.total()).with_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
     bar.with_prefix(job.label)
 }

@@ -1,7 +1,9 @@
-//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified; then two jobs share, three
-//! drain to modelled targets, and two write before a disk.
+//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified; then two jobs
+//! share a
+//! device, three drain to modelled targets, and two write to a buffer with a modelled disk as back end.
 //!
-//! Everything is real: a server process, one client process for each job, Unix sockets, SIGKILL. All of it lives in a
+//! Everything is real: a server process, one client process for each job, Unix sockets, SIGKILL. All data is in
+//! a
 //! temporary directory and in memory, and is removed at the end, also when the demo is interrupted.
 
 mod crew;
@@ -30,7 +32,7 @@ pub(crate) use worker::DemoJob;
 
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// How much is written in all
+    /// Bytes to write in total
     #[arg(long, hide = true)]
     size: Option<Bytes>,
     /// Print the summary as JSON
@@ -46,15 +48,15 @@ impl Demo {
         let plan = Plan::new(self.size.unwrap_or_else(plan::fitting));
         let mut stage = Stage::build(&plan)?;
         let report = Play { plan: &plan, stage: &mut stage, stop: &stop, quiet: self.json }.run();
-        let struck = stage.strike();
+        let removed = stage.remove();
         let report = report?;
-        struck?;
+        removed?;
         output::show(&report, self.json)?;
         report.verdict().map_err(Failure::Failed)
     }
 }
 
-/// One performance.
+/// One run of the demo.
 struct Play<'a> {
     plan: &'a Plan,
     stage: &'a mut Stage,
@@ -62,22 +64,22 @@ struct Play<'a> {
     quiet: bool,
 }
 
-/// The moments of the crash.
-struct Fall {
+/// The times of the crash.
+struct CrashTimes {
     acknowledged: u64,
-    /// Bytes that the killed server had acknowledged, as far as was heard when the next one served.
+    /// Bytes that the killed server had acknowledged, by the messages received before the next one served.
     before: u64,
     killed: Instant,
     served: Instant,
-    /// The first byte acknowledged by the restarted server.
-    heard: Option<Instant>,
+    /// When the restarted server acknowledged its first byte.
+    acknowledged_again: Option<Instant>,
     recovery: forebay_wire::RecoverySummary,
 }
 
 impl Play<'_> {
     fn run(mut self) -> Outcome<DemoReport> {
         let live = Live::new(self.plan, self.quiet);
-        live.say(format_args!(
+        live.event(format_args!(
             "{} jobs, a process with {} writers each, write {} into a buffer of {} in memory",
             self.plan.jobs.len(),
             plan::WRITERS,
@@ -88,13 +90,15 @@ impl Play<'_> {
         let (written, fall) = self.write(&live)?;
         let (verified, reading) = self.verify(&live)?;
         live.finish();
-        live.say(format_args!("a new job has a device of 64 MiB/s; a smaller one will join it; size-fair"))?;
+        live.event(format_args!(
+            "a new job uses a device of 64 MiB/s; a smaller one will join it; the policy is size-fair"
+        ))?;
         let mut duel = Duel::new(&live);
         let sharing = bench::duel(self.stop, &mut |jobs| duel.show(jobs));
         duel.finish();
         let sharing = sharing?;
-        live.say(format_args!(
-            "three jobs have data for four modelled disks: drained as it came, and as TRIO does, smallest job first"
+        live.event(format_args!(
+            "three jobs have data for four modelled disks: drained in order of arrival, and as TRIO does, smallest job first"
         ))?;
         let draining = bench::drained(self.stop)?;
         let routing = route::play(&live, self.stop)?;
@@ -113,7 +117,9 @@ impl Play<'_> {
         let crash = fall.map(|fall| Crash {
             acknowledged: fall.acknowledged,
             restart: (fall.served - fall.killed).as_secs_f64(),
-            outage: fall.heard.map(|heard| (heard - fall.killed).as_secs_f64()),
+            outage: fall
+                .acknowledged_again
+                .map(|acknowledged_again| (acknowledged_again - fall.killed).as_secs_f64()),
             recovery: fall.recovery,
         });
         Ok(DemoReport {
@@ -128,54 +134,63 @@ impl Play<'_> {
         })
     }
 
-    /// Lets all jobs write, and kills the server when they are well under way.
-    fn write(&mut self, live: &Live) -> Outcome<(Written, Option<Fall>)> {
+    /// Lets all jobs write, and kills the server when they have written part of their data.
+    fn write(&mut self, live: &Live) -> Outcome<(Written, Option<CrashTimes>)> {
         let (begin, total) = (Instant::now(), self.plan.total());
-        let mut crew = Crew::send(self.plan, self.stage.service(), Task::Write)?;
-        let mut fall: Option<Fall> = None;
+        let mut crew = Crew::start(self.plan, self.stage.service(), Task::Write)?;
+        let mut fall: Option<CrashTimes> = None;
         while !crew.is_done() {
-            crew.listen()?;
+            crew.poll()?;
             self.check()?;
             live.progress(&crew, "writes");
             let now = crew.acknowledged();
             match &mut fall {
                 None if now * 5 >= total * 2 && !crew.is_done() => {
-                    let mut fallen = self.fell(live, now)?;
-                    // What was acknowledged before may be heard of only now.
+                    let mut fallen = self.crash(live, now)?;
+                    // Messages about bytes acknowledged before the kill may arrive only now.
                     crew.catch_up()?;
                     fallen.before = crew.acknowledged();
                     fall = Some(fallen);
                 }
-                Some(fall) if fall.heard.is_none() && now > fall.before => fall.heard = Some(Instant::now()),
+                Some(fall) if fall.acknowledged_again.is_none() && now > fall.before => {
+                    fall.acknowledged_again = Some(Instant::now());
+                }
                 _ => {}
             }
         }
         Ok((Written { done: crew.results(), time: begin.elapsed() }, fall))
     }
 
-    /// Kills the server, and starts another one on the same store at once.
-    fn fell(&mut self, live: &Live, acknowledged: u64) -> Outcome<Fall> {
+    /// Kills the server, and at once starts another one on the same store.
+    fn crash(&mut self, live: &Live, acknowledged: u64) -> Outcome<CrashTimes> {
         let killed = Instant::now();
         self.stage.kill_server()?;
-        live.say(format_args!("server killed (SIGKILL) with {} acknowledged", human::size(acknowledged)))?;
+        live.event(format_args!("server killed (SIGKILL) with {} acknowledged", human::size(acknowledged)))?;
         let recovery = self.stage.start_server()?;
         let served = Instant::now();
-        live.say(format_args!(
+        live.event(format_args!(
             "server back after {}: {} replayed, {} torn; the jobs carry on by themselves",
             human::duration(served - killed),
             human::counted(recovery.records, "record"),
             recovery.torn
         ))?;
-        Ok(Fall { acknowledged, before: acknowledged, killed, served, heard: None, recovery })
+        Ok(CrashTimes {
+            acknowledged,
+            before: acknowledged,
+            killed,
+            served,
+            acknowledged_again: None,
+            recovery,
+        })
     }
 
     fn verify(&mut self, live: &Live) -> Outcome<(Vec<worker::Done>, Duration)> {
-        live.say(format_args!("all written; new processes read every byte back and compare"))?;
+        live.event(format_args!("all written; new processes read every byte back and compare"))?;
         live.again();
         let begin = Instant::now();
-        let mut crew = Crew::send(self.plan, self.stage.service(), Task::Verify)?;
+        let mut crew = Crew::start(self.plan, self.stage.service(), Task::Verify)?;
         while !crew.is_done() {
-            crew.listen()?;
+            crew.poll()?;
             self.check()?;
             live.progress(&crew, "reads");
         }
@@ -187,7 +202,7 @@ impl Play<'_> {
     }
 }
 
-/// What writing came to.
+/// The result of the write phase.
 struct Written {
     done: Vec<worker::Done>,
     time: Duration,

@@ -1,4 +1,4 @@
-//! Bytes that can be told from all others: each word depends on its file and its place. Pure.
+//! Test data: each word depends on its file and its offset. Pure.
 
 const WORD: usize = 8;
 
@@ -7,14 +7,14 @@ fn word(seed: u64, index: u64) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// What tells the files of the demo apart.
+/// The seed of a file's data.
 pub(super) fn seed(path: &str) -> u64 {
     path.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Fills a buffer with what belongs at an offset; both are multiples of eight.
+/// Fills a buffer with the data of an offset; both are multiples of eight.
 pub(super) fn fill(buffer: &mut [u8], seed: u64, offset: u64) {
     assert!(buffer.len().is_multiple_of(WORD) && offset.is_multiple_of(WORD as u64));
     let first = offset / WORD as u64;
@@ -23,7 +23,7 @@ pub(super) fn fill(buffer: &mut [u8], seed: u64, offset: u64) {
     }
 }
 
-/// How many bytes differ from what belongs at an offset, and where the first of them is.
+/// The number of bytes that differ from the data of an offset, and the first of them.
 pub(super) fn differences(buffer: &[u8], seed: u64, offset: u64) -> (u64, Option<u64>) {
     let first = offset / WORD as u64;
     let (mut wrong, mut at) = (0, None);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_change_is_seen() {
+    fn every_changed_byte_is_found() {
         let (seed_a, seed_b) = (seed("/a"), seed("/b"));
         let mut buffer = vec![0; 4096];
         fill(&mut buffer, seed_a, 8192);

@@ -1,7 +1,7 @@
-//! Who writes what. Pure, but for a look at the machine's memory.
+//! The jobs of the demo. Pure, except that it reads the machine's free memory.
 
-use crate::up::available_memory;
 use forebay_model::Bytes;
+use forebay_store::available_memory;
 
 /// Writers of one job.
 pub(super) const WRITERS: u64 = 3;
@@ -9,7 +9,7 @@ const MOST: Bytes = Bytes::mib(3072);
 /// The largest block: a multiple of all others.
 const GRAIN: u64 = 4 << 20;
 
-/// How a job spreads its bytes.
+/// How a job divides its data between files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Shape {
     /// All writers share one file, block by block in turn.
@@ -33,7 +33,7 @@ impl JobPlan {
         self.share * WRITERS
     }
 
-    /// What it does, in a few words.
+    /// A short description.
     pub(super) fn story(&self) -> String {
         let block = Bytes(self.block);
         match self.shape {
@@ -43,14 +43,14 @@ impl JobPlan {
     }
 }
 
-/// The whole demo.
+/// The jobs and the capacity of the buffer.
 pub(super) struct Plan {
     pub(super) jobs: Vec<JobPlan>,
     pub(super) capacity: Bytes,
 }
 
 impl Plan {
-    /// About so many bytes in all, evenly divided.
+    /// Divides about `total` bytes evenly between the jobs.
     pub(super) fn new(total: Bytes) -> Plan {
         let kinds = [
             ("climate", Shape::Shared, 1 << 20),
@@ -61,7 +61,7 @@ impl Plan {
         let share = (total.0 / (kinds.len() as u64 * WRITERS) / GRAIN).max(1) * GRAIN;
         let jobs = kinds.map(|(label, shape, block)| JobPlan { label, shape, block, share });
         let written: u64 = jobs.iter().map(JobPlan::total).sum();
-        // Room for regions that are still filling, and for the cleaner.
+        // Extra space for regions that are still filling, and for the cleaner.
         let capacity = Bytes(written + written / 4 + (128 << 20));
         Plan { jobs: jobs.to_vec(), capacity }
     }
@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// What this machine can spare.
+/// The amount of data that fits this machine's free memory.
 pub(super) fn fitting() -> Bytes {
     let shared = rustix::fs::statvfs("/dev/shm").ok().map(|facts| facts.f_bavail * facts.f_frsize);
     let spare = available_memory().map_or(MOST.0, |memory| memory.0 / 4);

@@ -1,4 +1,4 @@
-//! Two jobs before a modelled disk: what is buffered of each.
+//! Two jobs with a modelled disk as back end: how much of each is buffered.
 
 use super::live::Live;
 use crate::bench;
@@ -6,14 +6,14 @@ use crate::failure::Outcome;
 use crate::view::RoutedReport;
 use std::sync::atomic::AtomicBool;
 
-/// A sequential and a random job, and what went which way.
+/// Runs a sequential and a random job, and returns how their writes were routed.
 pub(super) fn play(live: &Live, stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
-    live.say(format_args!(
-        "a sequential and a random job write before a modelled disk; only what would make it seek is buffered"
+    live.event(format_args!(
+        "a sequential and a random job write to a modelled disk; only writes that would make it seek are buffered"
     ))?;
-    let told = bench::two_jobs(stop)?;
-    for job in &told {
-        live.say(format_args!("{job}"))?;
+    let routed = bench::two_jobs(stop)?;
+    for job in &routed {
+        live.event(format_args!("{job}"))?;
     }
-    Ok(told)
+    Ok(routed)
 }

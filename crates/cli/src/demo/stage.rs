@@ -1,16 +1,16 @@
-//! The place of the demo: a temporary directory with a store and a server, and how all of it goes away again.
+//! The temporary directory of the demo with a store and a server, and its removal.
 
 use super::plan::Plan;
 use crate::failure::{Failure, Outcome};
-use crate::keeper::Keeper;
+use crate::server_process::ServerProcess;
 use forebay_wire::RecoverySummary;
 use tempfile::TempDir;
 
-/// Where everything is.
+/// The directory and the server.
 pub(super) struct Stage {
-    keeper: Keeper,
+    server_process: ServerProcess,
     service: String,
-    /// Behind the server, so that it goes after it.
+    /// Declared last, so that it is dropped after the server.
     _dir: TempDir,
 }
 
@@ -19,34 +19,34 @@ impl Stage {
         let dir = tempfile::Builder::new().prefix("forebay-demo-").tempdir();
         let dir =
             dir.map_err(|error| Failure::local("make a directory in", &std::env::temp_dir(), &error))?;
-        let keeper = Keeper::new(dir.path(), Some(plan.capacity));
-        Ok(Stage { service: keeper.service(), keeper, _dir: dir })
+        let server_process = ServerProcess::new(dir.path(), Some(plan.capacity));
+        Ok(Stage { service: server_process.service(), server_process, _dir: dir })
     }
 
-    /// Where the jobs find the server.
+    /// The server's address for the jobs.
     pub(super) fn service(&self) -> &str {
         &self.service
     }
 
-    /// Starts a server process, waits until it serves, and says what it found.
+    /// Starts a server process, waits until it serves, and returns its recovery report.
     pub(super) fn start_server(&mut self) -> Outcome<RecoverySummary> {
-        self.keeper.start()
+        self.server_process.start()
     }
 
-    /// Kills the server without a warning.
+    /// Kills the server with SIGKILL.
     pub(super) fn kill_server(&mut self) -> Outcome {
-        self.keeper.kill()
+        self.server_process.kill()
     }
 
     /// Stops the server and removes everything.
-    pub(super) fn strike(mut self) -> Outcome {
-        self.keeper.clear()
+    pub(super) fn remove(mut self) -> Outcome {
+        self.server_process.clear()
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Whoever wanted to know has called `strike`.
-        let _ = self.keeper.clear();
+        // `remove` reports errors; dropping ignores them.
+        let _ = self.server_process.clear();
     }
 }

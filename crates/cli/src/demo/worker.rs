@@ -1,4 +1,4 @@
-//! A job: a process of its own that writes, or reads back and compares, and reports line by line.
+//! A job: a process that writes, or reads back and compares, and reports line by line.
 
 use super::pattern;
 use super::plan::{Shape, WRITERS};
@@ -34,32 +34,32 @@ pub(crate) struct DemoJob {
     service: Service,
 }
 
-/// What a job says.
+/// A message of a job.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {
-    /// So many bytes are acknowledged, or compared.
+    /// Bytes acknowledged or compared.
     Progress(u64),
-    /// It is done.
+    /// The job is done.
     Done(Done),
-    /// It cannot go on.
+    /// The job failed.
     Trouble(String),
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
-    /// Seconds that one request took at most.
+    /// The longest request in seconds.
     pub(super) longest_wait: f64,
-    /// Bytes that differ from what was written.
+    /// Bytes that differ from those written.
     pub(super) wrong: u64,
     pub(super) first_wrong: Option<String>,
 }
 
 impl DemoJob {
     pub(crate) fn run(&self) -> Outcome {
-        // Without the demo nobody would hear the reports.
+        // The job has no purpose without the demo process.
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Failure::Failed(format!("cannot watch the parent process: {error}")))?;
         match self.work() {
@@ -97,7 +97,7 @@ impl DemoJob {
         Ok(Done { bytes: bytes.into_inner(), seconds: begin.elapsed().as_secs_f64(), ..done })
     }
 
-    /// What one thread does.
+    /// One writer thread.
     fn writer(&self, client: &Client, writer: u64, bytes: &AtomicU64) -> Outcome<Done> {
         let path = match self.shape {
             Shape::Shared => format!("/{}/checkpoint", self.label),

@@ -1,10 +1,11 @@
-//! Charts as scenes of a few marks: lines, areas and words. What draws a scene (SVG, PNG) knows nothing of data.
+//! Charts as scenes of a few marks: lines, areas and texts. The renderers (SVG, PNG) know nothing about the
+//! data.
 
 /// Size of a chart in its own units.
 pub(crate) const WIDTH: f64 = 480.0;
 pub(crate) const HEIGHT: f64 = 320.0;
 
-/// A colour by its role; the page or the painter decides how it looks.
+/// A colour by its role; the page or the renderer chooses the actual colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ink {
     /// One of the series.
@@ -15,7 +16,7 @@ pub(crate) enum Ink {
     Faint,
 }
 
-/// Which point of the text is given.
+/// The point of a text that its position gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -88,7 +89,7 @@ pub(crate) enum Shape {
     Ribbon(Vec<(f64, f64)>),
     /// Points without a line.
     Dots,
-    /// Upright bars, side by side with those of the other series.
+    /// Vertical bars, side by side with those of the other series.
     Bars,
 }
 
@@ -107,14 +108,14 @@ pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) x: String,
     pub(crate) y: String,
-    /// Names of the places 0, 1, … on the horizontal axis, in place of numbers.
+    /// Names of the positions 0, 1, … on the horizontal axis, in place of numbers.
     pub(crate) names: Vec<String>,
     /// Values on the vertical axis are plain numbers, not shares that are shown as percentages.
     pub(crate) plain: bool,
     pub(crate) x_percent: bool,
     pub(crate) y_top: Option<f64>,
     pub(crate) series: Vec<Series>,
-    /// Upright lines with a word.
+    /// Vertical lines with a label.
     pub(crate) flags: Vec<(f64, String)>,
 }
 
@@ -129,7 +130,7 @@ impl Chart {
         self
     }
 
-    /// The chart as marks.
+    /// Lays the chart out as marks.
     pub(crate) fn scene(&self) -> Scene {
         let legend = self.legend();
         let top = 62.0 + 18.0 * legend.1.saturating_sub(1) as f64 + 14.0 * self.flags.len() as f64;
@@ -139,7 +140,7 @@ impl Chart {
             _ => None,
         });
         let named = !self.names.is_empty();
-        // Names stand in the middle of equal parts.
+        // Names are centred in equal parts.
         let shift = if named { 0.5 } else { 0.0 };
         let x_max = match named {
             true => self.names.len() as f64,
@@ -165,7 +166,7 @@ impl Chart {
         }
         let floor = place((0.0, 0.0)).1;
         marks.push(line(vec![(LEFT, floor), (WIDTH - RIGHT, floor)], Ink::Axis, 1.2, false));
-        // Each word on a row of its own above the curves, so that none covers anything.
+        // Each label has a row of its own above the curves, so that none covers anything.
         for (row, (at, text)) in self.flags.iter().enumerate().filter(|(_, flag)| flag.0 <= x_max) {
             let (x, y) = place((*at, y_max));
             let y = y - 14.0 * row as f64;
@@ -201,7 +202,7 @@ impl Chart {
         ticks(x_max).into_iter().map(|value| (value, label(value))).collect()
     }
 
-    /// The names of the series under the title, and how many rows they take.
+    /// The legend under the title, and its number of rows.
     fn legend(&self) -> (Vec<Mark>, usize) {
         let (mut marks, mut x, mut row) = (Vec::new(), 16.0, 0);
         for series in &self.series {
@@ -265,7 +266,7 @@ fn draw(series: &Series, place: &impl Fn((f64, f64)) -> (f64, f64), marks: &mut 
     }
 }
 
-/// Bars of one of several series that stand side by side.
+/// Bars of one of several series, side by side.
 fn upright(
     series: &Series,
     (one, of): (usize, usize),
@@ -281,7 +282,7 @@ fn upright(
     }
 }
 
-/// Round values from 0 to `max`, four to six of them.
+/// Four to six round values from 0 to `max`.
 fn ticks(max: f64) -> Vec<f64> {
     let rough = max / 5.0;
     let power = 10f64.powf(rough.log10().floor());
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_the_chart() {
+    fn all_marks_are_inside_the_chart() {
         let chart = Chart { title: "t".into(), flags: vec![(3.0, "here".into())], ..Chart::default() }
             .with("a", 0, Shape::Filled, vec![(0.0, 0.0), (10.0, 2.0)])
             .with("b", 1, Shape::Ribbon(vec![(0.1, 0.2), (1.0, 3.0)]), vec![(0.0, 0.1), (10.0, 2.0)]);

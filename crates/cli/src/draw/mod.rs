@@ -1,4 +1,4 @@
-//! Pictures: charts become scenes, scenes become SVG or PNG.
+//! Charts become scenes, scenes become SVG or PNG.
 
 pub(crate) mod chart;
 pub(crate) mod png;

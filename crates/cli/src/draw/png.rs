@@ -1,4 +1,4 @@
-//! Scenes as PNG, painted here: two pixels per unit, smooth edges, letters of pen strokes.
+//! Renders scenes as PNG: two pixels per unit, antialiased edges, a stroke font.
 
 use super::chart::{Anchor, Ink, Mark, Scene};
 use super::strokes;
@@ -6,14 +6,14 @@ use super::strokes;
 const SCALE: f64 = 2.0;
 type Colour = [f64; 3];
 
-/// A white sheet of pixels.
+/// A white canvas.
 struct Sheet {
     width: usize,
     height: usize,
     pixels: Vec<Colour>,
 }
 
-/// Paints the scene and packs it.
+/// Renders the scene and encodes it.
 pub(crate) fn render(scene: &Scene) -> Vec<u8> {
     let (width, height) = ((scene.width * SCALE) as usize, (scene.height * SCALE) as usize);
     let mut sheet = Sheet { width, height, pixels: vec![[255.0; 3]; width * height] };
@@ -53,7 +53,7 @@ impl Sheet {
             }
             Mark::Words { at, text, ink, size, anchor, bold } => {
                 let grid = size * SCALE * 0.72 / 6.0;
-                // Letters stand a little narrower than their grid is high.
+                // Letters are a little narrower than their grid is high.
                 let across = grid * 0.84;
                 let length: f64 = text.chars().map(strokes::advance).sum::<f64>() * across;
                 let mut x = at.0 * SCALE
@@ -83,7 +83,7 @@ impl Sheet {
         }
     }
 
-    /// A line of half-width `pen`, its joints round; each pixel is painted once, by its distance.
+    /// Draws a line of half-width `pen` with round joints; each pixel is painted once, by its distance.
     fn stroke(&mut self, points: &[(f64, f64)], pen: f64, colour: Colour) {
         let reach = |values: &mut dyn Iterator<Item = f64>, most: usize| {
             let (low, high) = values.fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
@@ -115,7 +115,7 @@ impl Sheet {
         }
     }
 
-    /// The inside of a polygon, row by row at the middle of the pixels.
+    /// Fills a polygon, row by row at the middle of the pixels.
     fn fill(&mut self, points: &[(f64, f64)], colour: Colour, opacity: f64) {
         for y in 0..self.height {
             let middle = y as f64 + 0.5;
@@ -139,7 +139,7 @@ impl Sheet {
         let mut above = vec![0u8; 3 * self.width];
         for row in self.pixels.chunks_exact(self.width) {
             let bytes: Vec<u8> = row.iter().flatten().map(|c| c.round().clamp(0.0, 255.0) as u8).collect();
-            // Each row as its difference from the one above: most of it is then 0.
+            // PNG filter 2: each row is the difference from the row above, so most bytes are 0.
             raw.push(2);
             raw.extend(bytes.iter().zip(&above).map(|(a, b)| a.wrapping_sub(*b)));
             above = bytes;
@@ -194,7 +194,7 @@ fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, step)
 }
 
-/// A zlib stream of one block with the fixed codes: literals, and repetitions of the last byte.
+/// A zlib stream of one block with fixed codes: literals, and runs of the last byte.
 fn zlib(raw: &[u8]) -> Vec<u8> {
     let mut bits = Bits { out: vec![0x78, 0x01], held: 0, count: 0 };
     bits.put(0b011, 3);
@@ -203,7 +203,7 @@ fn zlib(raw: &[u8]) -> Vec<u8> {
         let run = raw[i..].iter().take_while(|b| **b == raw[i]).count();
         bits.literal(u32::from(raw[i]));
         i += 1;
-        // The longest repetition a single code can say is 258.
+        // A single code encodes a run of at most 258.
         for _ in 0..(run - 1) / 258 {
             bits.literal(285);
             bits.put(0, 5);
@@ -229,7 +229,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// Low bits first.
+    /// Writes low bits first.
     fn put(&mut self, value: u32, width: u32) {
         self.held |= value << self.count;
         self.count += width;
@@ -240,7 +240,7 @@ impl Bits {
         }
     }
 
-    /// One symbol of the fixed literal and length code; codes go high bit first.
+    /// Writes one symbol of the fixed literal and length code; codes go high bit first.
     fn literal(&mut self, symbol: u32) {
         let (code, width) = match symbol {
             0..=143 => (0x30 + symbol, 8),

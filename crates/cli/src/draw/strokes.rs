@@ -1,4 +1,4 @@
-//! A small alphabet of pen strokes, for pictures without fonts.
+//! A small stroke font, for charts without font files.
 
 /// Strokes of a letter: polylines of (x, y) digits on a grid 4 wide, from 0 (top) over 6 (base line) to 8.
 pub(super) fn strokes(letter: char) -> &'static str {
@@ -93,7 +93,7 @@ pub(super) fn points(letter: char) -> Vec<Vec<(f64, f64)>> {
     lines.filter(|line: &Vec<_>| !line.is_empty()).collect()
 }
 
-/// How far the pen moves on, in grid units.
+/// The width of a letter, in grid units.
 pub(super) fn advance(letter: char) -> f64 {
     match letter {
         ' ' => 3.5,
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_letter_of_the_charts_can_be_written() {
+    fn font_has_every_letter_of_the_charts() {
         let needed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,:%()=+-≤>/'±_α";
         for letter in needed.chars() {
             let lines = points(letter);

@@ -1,11 +1,11 @@
-//! A program whose files are placed.
+//! Runs a program whose files are placed on storage targets.
 
 use super::spec;
 use super::topology::{self, Written};
 use crate::failure::{Failure, Outcome};
 use crate::{library, output};
 use clap::Args;
-use forebay_client::Address;
+use forebay_client::{Address, Addresses};
 use forebay_model::{Error, Job};
 use forebay_policy::place::{Limits, SETTING, Service, Setting, Topology, Weights};
 use std::ffi::OsString;
@@ -14,37 +14,37 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-/// What the linker puts ours in the place of.
+/// Functions that the linker replaces with those of the placement library.
 const WRAPPED: [&str; 8] = ["open", "open64", "openat", "openat64", "creat", "creat64", "fopen", "fopen64"];
 
 #[derive(Args)]
 pub(super) struct Exec {
-    /// Where the parallel file system is; new files below this directory are placed
+    /// Mount point of the parallel file system; new files below it are placed
     #[arg(long, value_name = "DIR")]
     pfs: PathBuf,
-    /// What leads where: a topology.toml; otherwise what Lustre itself tells
+    /// The topology.toml; without it the topology is read from Lustre
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// How many targets there are, if nothing else is known of them
+    /// Number of targets, if nothing else is known about them
     #[arg(long, value_name = "COUNT", conflicts_with = "topology")]
     targets: Option<u32>,
     /// A target that must not be used; may be given several times
     #[arg(long, value_name = "TARGET")]
     exclude: Vec<String>,
-    /// Tell here how each file lies, and all trouble
+    /// Log the layout of each file, and all errors, to this file
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Add here, as a line of JSON, what each process counted
+    /// Append the counters of each process to this file, as a line of JSON
     #[arg(long, value_name = "FILE")]
     counts: Option<PathBuf>,
-    /// A running Forebay that counts for processes on all machines whose turn it is: unix:/path or tcp:host:port
+    /// A running Forebay that assigns turns to processes on all machines: unix:/path or tcp:host:port
     #[arg(long, value_name = "ADDR", env = "FOREBAY_SERVICE", hide_env_values = true)]
     service: Option<String>,
     /// Its key file, for TCP
     #[arg(long, value_name = "FILE", env = "FOREBAY_KEY", hide_env_values = true)]
     key: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -53,7 +53,7 @@ impl Exec {
         let pfs =
             std::fs::canonicalize(&self.pfs).map_err(|error| Failure::local("use", &self.pfs, &error))?;
         let Written { topology, limits, weights } = self.described(&pfs)?;
-        let preload = library::lay_down(&library::PLACE)?;
+        let preload = library::extract(&library::PLACE)?;
         let home = preload.parent().unwrap_or(Path::new("/")).to_owned();
         let job = forebay_client::job_of_this_process();
         let bytes = |path: &Option<PathBuf>| {
@@ -69,7 +69,7 @@ impl Exec {
             weights,
             limits,
             job: job.id().0,
-            service: self.counting(job)?,
+            service: self.turn_service(job)?,
             turns: Some(turns.as_os_str().as_bytes().to_vec()),
             log: bytes(&self.log)?,
             counts: bytes(&self.counts)?,
@@ -77,16 +77,23 @@ impl Exec {
         let written = write(&home, &setting)?;
         let mut command = std::process::Command::new(&self.command[0]);
         command.args(&self.command[1..]).env(SETTING, written);
-        command.env("LD_PRELOAD", library::before(preload));
-        // Returns only if it failed.
+        command.env("LD_PRELOAD", library::prepend_preload(preload));
+        // Returns only on failure.
         let error = command.exec();
-        Err(Failure::local("run", Path::new(&self.command[0]), &error))
+        Err(Failure::unrunnable(Path::new(&self.command[0]), &error))
     }
 
-    /// Who counts turns, if somebody was named.
-    fn counting(&self, job: Job) -> Outcome<Option<Service>> {
+    /// The service that assigns turns, if one was given.
+    fn turn_service(&self, job: Job) -> Outcome<Option<Service>> {
         let Some(named) = self.service.as_ref().filter(|name| !name.is_empty()) else { return Ok(None) };
-        let address: Address = named.parse().map_err(|error: Error| Failure::Usage(error.to_string()))?;
+        let addresses: Addresses = named.parse().map_err(|error: Error| Failure::Usage(error.to_string()))?;
+        if addresses.iter().count() > 1 {
+            let text = format!(
+                "one server counts turns for all processes: name one address with --service, not {addresses}"
+            );
+            return Err(Failure::Usage(text));
+        }
+        let address = addresses.first();
         let key = self.key.as_ref().filter(|_| matches!(address, Address::Tcp { .. }));
         let key = key.map(std::path::absolute).transpose();
         let key = key.map_err(|error| Failure::local("use", Path::new("."), &error))?;
@@ -100,7 +107,8 @@ impl Exec {
         }
         let flat = self.targets.filter(|&count| count > 0).map(Topology::flat);
         let found = flat.map(|flat| flat.description().clone()).or_else(|| forebay_backend::lustre(pfs));
-        let help = "no Lustre tells of its targets on this machine: give --topology or --targets";
+        let help =
+            "no Lustre file system describes its targets on this machine: give --topology or --targets";
         let mut description = found.ok_or_else(|| Failure::Usage(help.to_owned()))?;
         topology::exclude(&mut description, &self.exclude)
             .map_err(|what| Failure::Usage(format!("--exclude: {what}")))?;
@@ -109,13 +117,13 @@ impl Exec {
     }
 }
 
-/// A file that is there.
+/// Creates an empty file if it is missing.
 fn make(path: &Path) -> Outcome {
     let made = std::fs::OpenOptions::new().append(true).create(true).open(path);
     made.map(drop).map_err(|error| Failure::local("make", path, &error))
 }
 
-/// A setting as a file, named by its content, so that equal ones are one.
+/// Writes a setting to a file named by its hash, so that equal settings share a file.
 fn write(home: &Path, setting: &Setting) -> Outcome<PathBuf> {
     let bytes = postcard::to_stdvec(setting)
         .map_err(|error| Failure::Failed(format!("cannot write the setting: {error}")))?;
@@ -134,9 +142,9 @@ fn write(home: &Path, setting: &Setting) -> Outcome<PathBuf> {
     }
 }
 
-/// What to give the linker behind a program's own objects.
+/// Linker flags to append after a program's own objects.
 pub(super) fn ldflags() -> Outcome {
-    let archive = library::lay_down(&library::PLACE_ARCHIVE)?;
+    let archive = library::extract(&library::PLACE_ARCHIVE)?;
     let wraps: Vec<String> = WRAPPED.iter().map(|name| format!("-Wl,--wrap={name}")).collect();
     output::text(format_args!("{} {} -lpthread -ldl -lm -lgcc_eh", wraps.join(" "), archive.display()))
 }

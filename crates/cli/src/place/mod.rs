@@ -1,9 +1,9 @@
-//! `place`: over which targets files lie, and programs whose files are placed.
+//! `place`: which storage targets files use, and programs whose files are placed.
 //!
 //! ```text
 //! spec       topology, weights and a job, for a dry run
 //! topology   topology.toml
-//! exec       a program whose files are placed, and flags for linkers
+//! exec       programs whose files are placed, and flags for linkers
 //! ```
 
 mod exec;
@@ -26,7 +26,7 @@ pub(crate) use topology::weights;
 pub(crate) struct Place {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The dry run: a TOML file with topology, weights and a job
+    /// Dry run: a TOML file with topology, weights and a job
     #[arg(value_name = "SPEC")]
     spec: Option<PathBuf>,
     /// Print as JSON
@@ -38,7 +38,7 @@ pub(crate) struct Place {
 enum Command {
     /// Run a program whose new files on a parallel file system are placed
     Exec(exec::Exec),
-    /// Print what a linker needs to know for a statically linked program
+    /// Print the linker flags for a statically linked program
     Ldflags,
     /// Print the C header of the library
     Header,
@@ -52,14 +52,14 @@ impl Place {
             (Some(Command::Header), _) => output::text(library::PLACE_HEADER.trim_end()),
             (None, Some(spec)) => dry(&spec, self.json),
             (None, None) => {
-                let text = "say what to place: a SPEC.toml, or \"exec\", \"ldflags\" or \"header\" (see \"forebay place --help\")";
+                let text = "nothing to place: give a SPEC.toml, or \"exec\", \"ldflags\" or \"header\" (see \"forebay place --help\")";
                 Err(Failure::Usage(text.to_owned()))
             }
         }
     }
 }
 
-/// What a `topology.toml` says, for a server that drains.
+/// Reads a `topology.toml`, for a server that drains.
 pub(crate) fn described(path: &Path) -> Outcome<Described> {
     let written = spec::topology(path, &[])?;
     Ok(Described { description: written.topology.description().clone(), weights: written.weights })

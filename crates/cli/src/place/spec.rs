@@ -1,4 +1,4 @@
-//! What a dry run is asked: a topology, weights and a job.
+//! The input of a dry run: a topology, weights and a job.
 
 use super::topology::{self, Written, bytes};
 use crate::failure::{Failure, Outcome};
@@ -7,7 +7,7 @@ use forebay_model::{Error, JobId};
 use forebay_policy::place::{Pattern, Topology, Weights, Writer};
 use std::path::{Path, PathBuf};
 
-/// Most writers of one job.
+/// Maximum number of writers of one job.
 const MOST_WRITERS: u32 = 1 << 24;
 
 /// A job and the file system it writes to.
@@ -22,7 +22,7 @@ pub(super) struct Spec {
     pub(super) stripe_size: Option<u64>,
 }
 
-/// Reads a topology by itself.
+/// Reads a topology without a job.
 pub(super) fn topology(path: &Path, exclude: &[String]) -> Outcome<Written> {
     elsewhere(path, exclude)
 }
@@ -123,7 +123,7 @@ fn pattern(job: &mut Table<'_>) -> Result<Pattern, Error> {
         ("N:N", None) => Ok(Pattern::PerProcess),
         ("N:1", None) => Ok(Pattern::Shared),
         ("N:M", Some(count)) => Ok(Pattern::Grouped(count.whole(1..=MOST_WRITERS)?)),
-        ("N:M", None) => Err(job.missing("writers_per_file", "with N:M so many write one file")),
+        ("N:M", None) => Err(job.missing("writers_per_file", "the number of writers per file, for N:M")),
         ("N:N" | "N:1", Some(count)) => Err(count.wrong("only with the pattern N:M")),
         (other, _) => Err(value.wrong(format!("\"{other}\" is no pattern: write N:N, N:1 or N:M"))),
     }

@@ -1,4 +1,4 @@
-//! `topology.toml`: what leads where.
+//! `topology.toml`: routers, servers, targets and clients, and their connections.
 
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
@@ -7,17 +7,17 @@ use forebay_policy::place::{
 };
 use std::ops::Range;
 
-/// Most parts of one kind that a file may have.
+/// Maximum number of parts of one kind.
 const MOST: u32 = 1 << 20;
 
-/// A topology as it was written, with what the back end accepts.
+/// A topology as written, with the limits of the back end.
 pub(crate) struct Written {
     pub(crate) topology: Topology,
     pub(crate) limits: Limits,
     pub(crate) weights: Weights,
 }
 
-/// Where each part of a description stands, for complaints.
+/// Where each part is in the file, for messages.
 #[derive(Default)]
 struct Places {
     routers: Vec<Range<usize>>,
@@ -40,7 +40,7 @@ impl Places {
     }
 }
 
-/// Reads a topology out of a table, which may be a whole file.
+/// Reads a topology from a table, which may be the whole file.
 pub(crate) fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) -> Result<Written, Error> {
     let whole = table.span.clone();
     let limits = table.take("limits").map_or(Ok(Limits::LUSTRE), limits)?;
@@ -55,7 +55,7 @@ pub(crate) fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) ->
     Ok(Written { topology, limits, weights })
 }
 
-/// Targets that must not be used, by their names.
+/// Excludes targets by name.
 pub(super) fn exclude(description: &mut Description, names: &[String]) -> Result<(), String> {
     for name in names {
         let found = description.targets.iter_mut().find(|target| target.name == *name);
@@ -90,7 +90,7 @@ fn listed<'a>(table: &mut Table<'a>, key: &str) -> Result<Vec<Table<'a>>, Error>
     table.take(key).map_or(Ok(Vec::new()), |value| value.tables(key))
 }
 
-/// So many targets on so many servers, all alike.
+/// A number of equal targets on a number of equal servers.
 fn flat(value: Value<'_>) -> Result<Description, Error> {
     let mut table = value.table("flat: ")?;
     let targets = table.take("targets").ok_or_else(|| table.missing("targets", "how many there are"))?;
@@ -205,7 +205,7 @@ fn limits(value: Value<'_>) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// What each resource counts: what is not said counts nothing.
+/// The weight of each resource; 0 if not given.
 pub(crate) fn weights(value: Value<'_>) -> Result<Weights, Error> {
     let mut table = value.table("weights: ")?;
     let span = table.span.clone();

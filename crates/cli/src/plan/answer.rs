@@ -1,4 +1,4 @@
-//! Computing the answer to a plan.
+//! Computes the answer to a plan.
 
 use super::input::Plan;
 use super::sweep::{Key, Sweep};
@@ -13,9 +13,9 @@ const LARGEST: Units = Units(100_000);
 /// The quantiles of occupancy that are reported.
 pub(super) const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
-/// What to compute beyond the chain itself.
+/// Optional parts of the answer.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Wishes {
+pub(super) struct Options {
     pub(super) simulate: bool,
     pub(super) sensitivity: bool,
     pub(super) sweep: Option<Sweep>,
@@ -35,13 +35,13 @@ pub(super) struct Point {
 /// The recommendation.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Recommended {
-    /// The smallest that keeps idle time within the target, if there is one.
+    /// The smallest capacity that keeps idle time within the target, if there is one.
     pub(super) capacity: Option<Units>,
     pub(super) choice: Choice,
     pub(super) cost: Option<Cost>,
 }
 
-/// Everything that was found.
+/// The whole answer.
 pub(super) struct Answer {
     pub(super) load: Distribution,
     pub(super) bounds: Chernoff,
@@ -52,30 +52,30 @@ pub(super) struct Answer {
     pub(super) recommended: Recommended,
     pub(super) sweep: Option<(Key, Vec<Point>)>,
     pub(super) simulated: Option<Observed>,
-    /// Dice with superseding checkpoints, when there are any or when everything is simulated.
-    pub(super) dice: Option<Thrown>,
+    /// A Monte Carlo simulation with superseding checkpoints, if there are any or if a simulation was requested.
+    pub(super) monte_carlo: Option<Thrown>,
     pub(super) parts: Option<Vec<Part>>,
     pub(super) cost: Option<Cost>,
     pub(super) influences: Option<Vec<Influence>>,
 }
 
-/// Answers the plan.
-pub(super) fn answer(plan: &Plan, wishes: &Wishes) -> Result<Answer, Error> {
+/// Computes the answer.
+pub(super) fn answer(plan: &Plan, options: &Options) -> Result<Answer, Error> {
     let (apps, platform) = (&plan.apps, &plan.platform);
     let load = Distribution::of(apps)?;
     let metrics = Metrics::of(&Chain::of(apps, platform)?)?;
     let steps = Steps::of(apps, platform.bandwidth)?;
-    let sweep = match &wishes.sweep {
+    let sweep = match &options.sweep {
         Some(sweep) => Some((sweep.key, points(plan, &steps, sweep)?)),
         None => None,
     };
-    let simulated = match wishes.simulate {
-        true => Some(simulate(apps, platform, &Effort::default(), &mut Rng::new(wishes.seed))?),
+    let simulated = match options.simulate {
+        true => Some(simulate(apps, platform, &Effort::default(), &mut Rng::new(options.seed))?),
         false => None,
     };
     let superseding = apps.iter().any(|app| app.content == Content::Checkpoint);
-    let dice = match wishes.simulate || superseding {
-        true => Some(throw(apps, platform, &Throws::default(), &mut Rng::new(wishes.seed))?),
+    let monte_carlo = match options.simulate || superseding {
+        true => Some(throw(apps, platform, &Throws::default(), &mut Rng::new(options.seed))?),
         false => None,
     };
     Ok(Answer {
@@ -86,10 +86,10 @@ pub(super) fn answer(plan: &Plan, wishes: &Wishes) -> Result<Answer, Error> {
         recommended: recommend(plan, &steps)?,
         sweep,
         simulated,
-        dice,
+        monte_carlo,
         parts: if plan.buffers > 1 { Some(split(apps, platform, plan.buffers)?) } else { None },
         cost: bill(plan, platform.capacity, &metrics),
-        influences: if wishes.sensitivity { Some(sensitivity(apps, platform)?) } else { None },
+        influences: if options.sensitivity { Some(sensitivity(apps, platform)?) } else { None },
         load,
         metrics,
     })
@@ -105,8 +105,8 @@ fn bill(plan: &Plan, capacity: Units, metrics: &Metrics) -> Option<Cost> {
     Some(Cost::of(capacity, metrics, &prices))
 }
 
-/// The smallest capacity for the wanted idle time; then, for that capacity, the threshold that the weights like best
-/// without breaking the promise.
+/// The smallest capacity for the target idle time, then the threshold with the best weighted result that keeps
+/// the target.
 fn recommend(plan: &Plan, steps: &Steps) -> Result<Recommended, Error> {
     let capacity = smallest_capacity(steps, plan.platform.threshold, plan.target_idle, LARGEST)?;
     let most_idle = capacity.map(|_| plan.target_idle);
@@ -136,7 +136,7 @@ pub(super) fn points(plan: &Plan, steps: &Steps, sweep: &Sweep) -> Result<Vec<Po
     each(&sweep.values(), solve).into_iter().collect()
 }
 
-/// The platform with one thing changed.
+/// The platform with one parameter changed.
 pub(super) fn place(platform: &Platform, key: Key, at: f64) -> Result<Platform, Error> {
     let units = Units(at.round() as usize);
     Ok(match key {
@@ -146,23 +146,23 @@ pub(super) fn place(platform: &Platform, key: Key, at: f64) -> Result<Platform, 
     })
 }
 
-/// `f` of every item, in order, on every core.
+/// Maps every item, in order, on all cores.
 pub(super) fn each<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
     let mut results: Vec<Option<R>> = std::iter::repeat_with(|| None).take(items.len()).collect();
     std::thread::scope(|scope| {
         let f = &f;
-        // Dealt out in turn, so that a sweep's costly end is shared.
-        let hands: Vec<_> = (0..threads)
+        // Interleave the items, so that all threads share the costly end of a sweep.
+        let workers: Vec<_> = (0..threads)
             .map(|t| {
                 scope.spawn(move || {
                     (t..items.len()).step_by(threads).map(|i| (i, f(&items[i]))).collect::<Vec<_>>()
                 })
             })
             .collect();
-        for (i, r) in hands.into_iter().flat_map(|hand| hand.join().expect("a solver does not panic")) {
+        for (i, r) in workers.into_iter().flat_map(|worker| worker.join().expect("a solver does not panic")) {
             results[i] = Some(r);
         }
     });
-    results.into_iter().map(|r| r.expect("every item was dealt out")).collect()
+    results.into_iter().map(|r| r.expect("every item was computed")).collect()
 }

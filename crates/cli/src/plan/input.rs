@@ -1,4 +1,4 @@
-//! The plan's input: what a file may say, in model units or human ones.
+//! The input file of a plan, in model units or with units such as GB/s.
 
 use super::quantity;
 use crate::keys::{Amount, File, Table, Value};
@@ -11,11 +11,11 @@ use std::ops::Range;
 pub(super) struct Scale {
     pub(super) seconds: f64,
     pub(super) bytes: f64,
-    /// Whether the user said so, or works in bare units.
+    /// Whether the user gave a scale, or works in bare units.
     pub(super) real: bool,
 }
 
-/// Everything a plan needs.
+/// The whole plan.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Plan {
     pub(super) title: String,
@@ -28,17 +28,18 @@ pub(super) struct Plan {
     pub(super) price_per_tb: Option<f64>,
     pub(super) endurance: Option<f64>,
     pub(super) buffers: usize,
-    /// What was rounded on the way into whole units.
+    /// Values that were rounded to whole units.
     pub(super) notes: Vec<String>,
 }
 
-/// Bandwidth in units when only human units are given: fine enough that rounding costs at most half a percent.
+/// Bandwidth in units if only values with units are given: fine enough that rounding costs at most half a
+/// percent.
 const UNITS_PER_BANDWIDTH: f64 = 100.0;
 const TARGET_IDLE: f64 = 0.01;
-/// Beyond this no model could be built anyway.
+/// Larger values are rejected: no model could be built.
 const MOST_UNITS: f64 = 1e9;
 
-/// An application before it is known how large a unit is.
+/// An application before the size of a unit is known.
 struct Draft {
     app: App,
     span: Range<usize>,
@@ -49,16 +50,16 @@ struct Draft {
     exact: f64,
 }
 
-/// Turns amounts into whole units, and remembers what it rounded.
+/// Converts amounts to whole units, and records the rounding.
 struct Ruler {
     scale: Scale,
-    /// Whether bytes can be turned into units at all.
+    /// Whether bytes can be converted to units.
     known: bool,
     notes: Vec<String>,
 }
 
 impl Ruler {
-    /// Takes the units the user gave, or the usual burst and a hundredth of what the bandwidth moves in it.
+    /// Takes the units of the user, or the usual burst and a hundredth of what the bandwidth moves in it.
     fn of(unit: (Option<f64>, Option<f64>), bandwidth: &Amount, drafts: &[Draft]) -> Ruler {
         let bursts: Vec<f64> = drafts.iter().filter_map(|d| d.human.map(|h| h.1)).collect();
         let seconds = unit.0.unwrap_or(if bursts.is_empty() { 1.0 } else { median(&bursts) });
@@ -97,8 +98,8 @@ impl Ruler {
         Units(units.round() as usize)
     }
 
-    /// Puts an application into units.
-    fn settle(&mut self, file: &File<'_>, draft: Draft) -> Result<App, Error> {
+    /// Converts an application to units.
+    fn convert(&mut self, file: &File<'_>, draft: Draft) -> Result<App, Error> {
         let Draft { mut app, span, key, human, mut exact } = draft;
         if let Some((rate, _, period)) = human {
             if !self.known {
@@ -117,7 +118,7 @@ impl Ruler {
     }
 }
 
-/// Reads a plan from the text of `name`.
+/// Parses a plan; `name` is the file name for messages.
 pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
     let file = File { name, text };
     let mut top = Table::top(&file)?;
@@ -153,7 +154,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
         Some(v) => Some(ruler.whole(&v, &v.units_or(quantity::rate)?, seconds)?),
         None => None,
     };
-    let apps = drafts.into_iter().map(|draft| ruler.settle(&file, draft)).collect::<Result<_, _>>()?;
+    let apps = drafts.into_iter().map(|draft| ruler.convert(&file, draft)).collect::<Result<_, _>>()?;
     let threshold = Fraction::new(threshold).map_err(|e| file.wrong(&(0..0), "threshold", e))?;
     Ok(Plan {
         title: title.unwrap_or_else(|| name.to_owned()),

@@ -1,4 +1,4 @@
-//! The answer for programs.
+//! The answer as JSON.
 
 use super::answer::{Answer, QUANTILES, Recommended};
 use super::input::Plan;
@@ -48,9 +48,9 @@ pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
     put("simulation", answer.simulated.as_ref().map(observed));
     put(
         "monte_carlo",
-        answer.dice.as_ref().map(|dice| {
-            let mut value = observed(&dice.observed);
-            value["dropped"] = estimate(&dice.dropped);
+        answer.monte_carlo.as_ref().map(|monte_carlo| {
+            let mut value = observed(&monte_carlo.observed);
+            value["dropped"] = estimate(&monte_carlo.dropped);
             value
         }),
     );

@@ -1,6 +1,6 @@
-//! `forebay plan`: how large must the buffer be, and when should it empty?
+//! `forebay plan`: how large the buffer must be, and when it should drain.
 //!
-//! The numbers come from the planner; here they meet files, human units, pictures and people.
+//! The planner crate computes; this module reads files and quantities, and renders the answer.
 
 mod answer;
 mod input;
@@ -16,7 +16,7 @@ use crate::draw::{chart, png, svg};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::reproduce;
-use answer::{Wishes, answer, points};
+use answer::{Options, answer, points};
 use forebay_model::{Error, ErrorKind};
 use forebay_planner::{Fraction, Recipe, Rng, Sample, Steps, Units};
 use forebay_sim::figures::{FIGURES, Paper};
@@ -25,7 +25,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use sweep::{Key, Sweep};
 
-/// How large must the buffer be, and when should it empty?
+/// Compute how large the buffer must be, and when it should drain
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
@@ -36,7 +36,7 @@ pub(crate) struct PlanArgs {
     /// Capacity of the buffer, in units or as a size ("4 TB")
     #[arg(long, value_name = "S")]
     capacity: Option<String>,
-    /// Share of the capacity below which the buffer is left alone ("20%")
+    /// Share of the capacity below which the buffer does not drain ("20%")
     #[arg(long, value_name = "T", value_parser = quantity::share)]
     threshold: Option<f64>,
     /// Bandwidth of the back end, in units or as a rate ("40 GB/s"), instead of the file's
@@ -45,22 +45,22 @@ pub(crate) struct PlanArgs {
     /// Idle time that is still acceptable, for the recommendation [default: 1%]
     #[arg(long, value_name = "SHARE", value_parser = quantity::share)]
     target_idle: Option<f64>,
-    /// Vary one thing: capacity=0..500:50, threshold=0..1:0.1 or bandwidth=50..150:10
+    /// Vary one parameter: capacity=0..500:50, threshold=0..1:0.1 or bandwidth=50..150:10
     #[arg(long, value_name = "KEY=FIRST..LAST:STEP")]
     sweep: Option<Sweep>,
     /// Compare with a discrete-event simulation
     #[arg(long)]
     simulate: bool,
-    /// Say which application matters how much
+    /// Show the influence of each application
     #[arg(long)]
     sensitivity: bool,
-    /// Fit applications from lines of time,job,bytes
+    /// Fit applications to lines of time,job,bytes
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from_csv: Vec<PathBuf>,
-    /// Fit applications from Darshan logs, or from what darshan-parser prints
+    /// Fit applications to Darshan logs, or to the output of darshan-parser
     #[arg(long, value_name = "LOG", num_args = 1..)]
     from_darshan: Vec<PathBuf>,
-    /// Fit applications from what the service has seen its jobs write
+    /// Fit applications to what the service has seen its jobs write
     #[arg(long)]
     from_service: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub(crate) struct PlanArgs {
     /// Generate random applications
     #[arg(long)]
     generate: bool,
-    /// Generated applications
+    /// Number of generated applications
     #[arg(long, value_name = "N", default_value_t = 20, requires = "generate")]
     apps: usize,
     /// Largest share of time a generated application spends on I/O
@@ -80,16 +80,16 @@ pub(crate) struct PlanArgs {
     /// Shortest generated period times p-max, in time units
     #[arg(long, value_name = "D", default_value_t = 2.0, requires = "generate")]
     d_min: f64,
-    /// Seed of everything random
+    /// Seed of the random generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write a report with pictures
+    /// Write a report with charts
     #[arg(long, value_name = "REPORT.html")]
     out: Option<PathBuf>,
-    /// Write the pictures alone into a directory
+    /// Write only the charts, into a directory
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Kind of pictures
+    /// Format of the charts
     #[arg(long, value_enum, default_value_t = Format::Svg)]
     format: Format,
     /// Print the answer as JSON
@@ -97,15 +97,15 @@ pub(crate) struct PlanArgs {
     json: bool,
 }
 
-/// What else can be planned.
+/// Subcommands.
 #[derive(clap::Subcommand, Debug)]
 enum Other {
-    /// Draw the sizing model's figures and check what is claimed about them
+    /// Draw the figures of the sizing model and check the claims about them
     Figures {
-        /// Directory for the pictures
+        /// Directory for the charts
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// Kind of pictures
+        /// Format of the charts
         #[arg(long, value_enum, default_value_t = Format::Svg)]
         format: Format,
         /// Seed of the random applications
@@ -117,7 +117,7 @@ enum Other {
     },
 }
 
-/// Kinds of pictures.
+/// Formats of charts.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
     Svg,
@@ -128,20 +128,20 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
-/// Answers.
+/// Computes and prints the answer.
 pub(crate) fn run(args: &PlanArgs) -> Outcome {
     if let Some(Other::Figures { out, format, seed, json }) = &args.other {
         return draw_figures(out, *format, *seed, *json);
     }
     let plan = load(args)?;
-    let wishes = Wishes {
+    let options = Options {
         simulate: args.simulate,
         sensitivity: args.sensitivity || args.out.is_some(),
         sweep: args.sweep.clone(),
         seed: args.seed,
     };
     let failed = |e: forebay_planner::Error| invalid(format!("{}: {e}", plan.title));
-    let found = answer(&plan, &wishes).map_err(failed)?;
+    let found = answer(&plan, &options).map_err(failed)?;
     if args.out.is_some() || args.plots.is_some() {
         let charts = report::charts(&plan, &found, args.seed).map_err(failed)?;
         if let Some(path) = &args.out {
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     output::text(text.trim_end())
 }
 
-/// Draws the figures; a claim that does not hold is a failure.
+/// Draws the figures; fails if a claim does not hold.
 fn draw_figures(out: &Path, format: Format, seed: u64, json: bool) -> Outcome {
     let settings = reproduce::settings(false, seed)?;
     let mut claims = Vec::new();
@@ -197,7 +197,7 @@ fn sketch(plan: &Plan) -> Result<Vec<answer::Point>, forebay_planner::Error> {
     points(plan, &steps, &Sweep::even(Key::Capacity, top as f64, (top as f64 / 60.0).ceil()))
 }
 
-/// Puts the plan together from its file, its records, its generator and the command line.
+/// Builds the plan from its file, its records, its generator and the command line.
 fn load(args: &PlanArgs) -> Outcome<Plan> {
     let records = !args.from_csv.is_empty() || !args.from_darshan.is_empty() || args.from_service;
     let mut plan = match &args.file {
@@ -267,7 +267,7 @@ fn load(args: &PlanArgs) -> Outcome<Plan> {
     Ok(plan)
 }
 
-/// What the service has seen its jobs write.
+/// The write history of the service's jobs.
 fn history(service: &Service) -> Outcome<Vec<Sample>> {
     let seen = service.connect()?.history()?;
     let samples: Vec<Sample> = seen
@@ -276,14 +276,14 @@ fn history(service: &Service) -> Outcome<Vec<Sample>> {
         .map(|sample| Sample { time: sample.second as f64, job: sample.label, bytes: sample.written as f64 })
         .collect();
     match samples.is_empty() {
-        true => {
-            Err(Failure::Failed("the service has seen no job write yet: plan again when some have".into()))
-        }
+        true => Err(Failure::Failed(
+            "the service has recorded no writes yet: plan again when jobs have written".into(),
+        )),
         false => Ok(samples),
     }
 }
 
-/// The file's text with its bandwidth replaced, on the same line so that messages keep their line numbers.
+/// The file's text with its bandwidth replaced, on the same line, so that messages keep their line numbers.
 fn overridden(text: &str, bandwidth: Option<&str>) -> String {
     let Some(bandwidth) = bandwidth else { return text.to_owned() };
     let value =

@@ -1,6 +1,6 @@
-//! Quantities as people write them: `12 GB/s`, `4 TB`, `10 min`, `20 %`.
+//! Quantities with units: `12 GB/s`, `4 TB`, `10 min`, `20 %`.
 
-/// A number and the unit behind it.
+/// A number and its unit.
 fn parts(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text
@@ -36,7 +36,7 @@ fn second_unit(unit: &str) -> Option<f64> {
     })
 }
 
-/// Bytes of a size with a unit.
+/// Parses a size, in bytes.
 pub(crate) fn size(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 500 GB or 4 TiB");
     let (value, unit) = parts(text).ok_or_else(help)?;
@@ -44,7 +44,7 @@ pub(crate) fn size(text: &str) -> Result<f64, String> {
     positive(value * factor.ok_or_else(help)?, text)
 }
 
-/// Bytes per second of a rate.
+/// Parses a rate, in bytes per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a rate: write a size per time, such as 12 GB/s");
     let (value, unit) = parts(text).ok_or_else(help)?;
@@ -54,7 +54,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     positive(value * bytes / seconds, text)
 }
 
-/// Seconds of a length of time.
+/// Parses a duration, in seconds.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let help =
         || format!("\"{text}\" is not a length of time: write a number and a unit, such as 30 s or 10 min");
@@ -62,7 +62,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     positive(value * second_unit(unit).ok_or_else(help)?, text)
 }
 
-/// A share: `0.2`, `20%`.
+/// Parses a share: `0.2`, `20%`.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a share: write 0.2 or 20%");
     let (value, unit) = parts(text).ok_or_else(help)?;
@@ -78,7 +78,7 @@ fn positive(value: f64, text: &str) -> Result<f64, String> {
     if value >= 0.0 { Ok(value) } else { Err(format!("\"{text}\" is negative")) }
 }
 
-/// A size with the decimal unit that reads best.
+/// A size with the decimal unit that gives the shortest number.
 pub(crate) fn show_bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let power = if bytes >= 1.0 { ((bytes.log10() / 3.0 + 1e-9) as usize).min(units.len() - 1) } else { 0 };
@@ -96,7 +96,7 @@ pub(crate) fn show_share(share: f64) -> String {
     }
 }
 
-/// A number with no more digits than it deserves.
+/// A number with about three significant digits.
 pub(crate) fn show(value: f64) -> String {
     let text = match value.abs() {
         x if x >= 100.0 => return format!("{value:.0}"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_text() {
+    fn invalid_quantities_are_refused_with_their_text() {
         for text in ["fast", "12 GB", "-3 GB/s", "12 XB/s", "GB/s", "12 GB/fortnight", "", "NaN GB/s"] {
             assert!(rate(text).unwrap_err().contains(text), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The report: one HTML file without anything from elsewhere, readable on a phone, light or dark.
+//! The report: one self-contained HTML file, for phones and desktops, light and dark.
 
 use super::answer::{Answer, QUANTILES, place, points};
 use super::input::Plan;
@@ -32,7 +32,7 @@ fn measure(plan: &Plan) -> String {
 
 fn load(plan: &Plan, answer: &Answer) -> Chart {
     let exact = answer.load.cumulative();
-    // Beyond the last visible percent there is nothing to see.
+    // End the axis where the curve is close to 1.
     let end = exact
         .iter()
         .position(|c| *c > 0.9999)
@@ -183,8 +183,8 @@ pub(super) fn render(plan: &Plan, answer: &Answer, charts: &[(&str, Chart)]) -> 
     out.push_str("</div>");
     applications(plan, answer.influences.as_deref(), answer.metrics.idle, &mut out);
     details(plan, answer, &mut out);
-    out.push_str("<footer class=\"faint\"><p>Idle: share of time in which every application stands still because the buffer overflows. \
-        Quiet: share of time in which the buffer is not emptied. Numbers of the model are exact in whole units; simulations carry 95 % intervals.</p></footer>\
+    out.push_str("<footer class=\"faint\"><p>Idle: share of time in which every application is blocked because the buffer overflows. \
+        Quiet: share of time in which the buffer does not drain. Numbers of the model are exact in whole units; simulations carry 95 % intervals.</p></footer>\
         </main></body></html>\n");
     out
 }
@@ -197,7 +197,7 @@ fn lead(plan: &Plan, answer: &Answer) -> String {
     let target = show_share(plan.target_idle);
     match answer.recommended.capacity {
         Some(capacity) => format!(
-            "A buffer of <b>{}</b> keeps idle time within {target}. Start to empty it at <b>{}</b> of its capacity.",
+            "A buffer of <b>{}</b> keeps idle time within {target}. Start to drain it at <b>{}</b> of its capacity.",
             units(plan, capacity),
             show_share(answer.recommended.choice.threshold.get())
         ),
@@ -295,9 +295,14 @@ fn details(plan: &Plan, answer: &Answer, out: &mut String) {
     for q in QUANTILES {
         row(&format!("occupancy at most, {} of the time", show_share(q)), units(plan, Units(m.quantile(q))));
     }
-    if let Some(dice) = answer.dice.as_ref().filter(|dice| dice.dropped.mean > 0.0) {
-        row("stored data dropped because a newer checkpoint replaced it", show_share(dice.dropped.mean));
-        let idle = dice.observed.idle;
+    if let Some(monte_carlo) =
+        answer.monte_carlo.as_ref().filter(|monte_carlo| monte_carlo.dropped.mean > 0.0)
+    {
+        row(
+            "stored data dropped because a newer checkpoint replaced it",
+            show_share(monte_carlo.dropped.mean),
+        );
+        let idle = monte_carlo.observed.idle;
         row(
             "idle with superseded checkpoints dropped",
             format!("{} ± {}", show_share(idle.mean), show_share(idle.half_width)),

@@ -1,4 +1,4 @@
-//! Profiles from records: CSV files, Darshan logs, and whatever else yields samples of time, job and bytes.
+//! Profiles from records: CSV files, Darshan logs, and other samples of time, job and bytes.
 
 use super::input::Plan;
 use super::quantity;
@@ -12,8 +12,8 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
-/// Reads `time,job,bytes` lines: seconds, a name, a number or a size with a unit. A header may come first, `#` starts
-/// a comment.
+/// Reads lines of `time,job,bytes`: seconds, a name, a number or a size with a unit. The first line may be a
+/// header; `#` starts a comment.
 pub(super) fn csv(name: &str, text: &str) -> Result<Vec<Sample>, Error> {
     let mut samples = Vec::new();
     for (i, line) in text.lines().enumerate() {
@@ -52,8 +52,9 @@ pub(super) fn csv(name: &str, text: &str) -> Result<Vec<Sample>, Error> {
     Ok(samples)
 }
 
-/// The script handed to Python when the package `darshan` is there: prints one line `start,end,bytes` per file record
-/// that moved data, times in seconds from the start of the job; first, with no bytes, how long the job ran.
+/// The Python script that reads binary logs with the package `darshan`. It prints a line `start,end,bytes` per
+/// file record that moved data, times in seconds from the start of the job; the first line has 0 bytes and the
+/// job's run time.
 const READER: &str = r#"
 import sys
 try:
@@ -78,8 +79,8 @@ for module in ("POSIX", "STDIO"):
                 print(start, end, size, sep=",")
 "#;
 
-/// Reads Darshan logs: the text that `darshan-parser` prints, or a binary log through `darshan-parser` or the Python
-/// package `darshan`, whichever is there.
+/// Reads Darshan logs: the output of `darshan-parser`, or a binary log through `darshan-parser` or the Python
+/// package `darshan`.
 pub(super) fn darshan(path: &Path) -> Result<Vec<Sample>, Error> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|e| invalid(format!("{name}: cannot read it: {e}")))?;
@@ -128,7 +129,7 @@ pub(super) fn darshan(path: &Path) -> Result<Vec<Sample>, Error> {
     some(&name, spread(&job, spans))
 }
 
-/// Reads the counters that `darshan-parser` prints: module, rank, record, counter, value, ….
+/// Reads the counters in the output of `darshan-parser`: module, rank, record, counter, value, ….
 fn parser_text(name: &str, job: &str, text: &str) -> Result<Vec<Sample>, Error> {
     let mut records: BTreeMap<(String, String, String), BTreeMap<String, f64>> = BTreeMap::new();
     for (i, line) in
@@ -164,8 +165,8 @@ fn some(name: &str, samples: Vec<Sample>) -> Result<Vec<Sample>, Error> {
     Ok(samples)
 }
 
-/// Spreads each file's bytes evenly over the seconds between its first and last access. A span without bytes only
-/// says that the job was there.
+/// Spreads each file's bytes evenly over the seconds between its first and last access. A span of 0 bytes only
+/// extends the job's run time.
 fn spread(job: &str, spans: impl Iterator<Item = (f64, f64, f64)>) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (start, end, bytes) in spans {
@@ -186,8 +187,8 @@ fn spread(job: &str, spans: impl Iterator<Item = (f64, f64, f64)>) -> Vec<Sample
     samples
 }
 
-/// Adds what `samples` show to the plan's applications. The time unit becomes the usual burst when the plan has no
-/// scale of its own.
+/// Adds the applications found in `samples` to the plan. If the plan has no scale of its own, the usual burst
+/// becomes its time unit.
 pub(super) fn add_profiles(
     plan: &mut Plan,
     samples: &[Sample],

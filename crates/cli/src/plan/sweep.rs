@@ -1,11 +1,11 @@
-//! Sweeps as people write them: `capacity=0..500:50`.
+//! Sweeps on the command line: `capacity=0..500:50`.
 
 use std::str::FromStr;
 
-/// Most points of one sweep.
+/// Maximum number of points of one sweep.
 const MOST: usize = 10_000;
 
-/// What is varied.
+/// The parameter that is varied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Capacity,
@@ -33,14 +33,14 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Evenly spread points of the chart of one key.
+    /// Evenly spread points for the chart of one key.
     pub(super) fn even(key: Key, last: f64, step: f64) -> Sweep {
         Sweep { key, first: 0.0, last, step }
     }
 
     /// The values, at least one.
     pub(super) fn values(&self) -> Vec<f64> {
-        // A step that divides the range but for rounding still reaches its end.
+        // The tolerance lets a step that divides the range reach its end despite rounding.
         let count = ((self.last - self.first) / self.step + 1e-9).floor() as usize;
         (0..=count).map(|i| self.first + i as f64 * self.step).collect()
     }

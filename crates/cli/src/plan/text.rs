@@ -1,4 +1,4 @@
-//! The answer for people: a few lines, and a sketch on a terminal.
+//! The answer as text: a few lines, and a sketch on a terminal.
 
 use super::answer::{Answer, Point, QUANTILES};
 use super::input::Plan;
@@ -24,15 +24,12 @@ pub(super) fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> 
     );
     line("over bandwidth", format!("{} of time units", show_share(answer.over_bandwidth)));
     if let (Some(p), Some(most)) = (answer.over_buffer, plan.buffer_bandwidth) {
-        line(
-            "over buffer",
-            format!("{} of time units ask for more than {}", show_share(p), amount(plan, most)),
-        );
+        line("over buffer", format!("{} of time units need more than {}", show_share(p), amount(plan, most)));
     }
     line(
         "idle",
         format!(
-            "{} of the time applications stand still{}",
+            "{} of the time applications are blocked{}",
             show_share(m.idle),
             range(answer.simulated.as_ref().map(|o| &o.idle))
         ),
@@ -40,7 +37,7 @@ pub(super) fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> 
     line(
         "quiet",
         format!(
-            "{} of the time the buffer is not emptied{}",
+            "{} of the time the buffer does not drain{}",
             show_share(m.quiet),
             range(answer.simulated.as_ref().map(|o| &o.quiet))
         ),
@@ -52,13 +49,15 @@ pub(super) fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> 
     if m.direct_wait > 0.0 {
         line("direct", format!("direct traffic waits {} of the time", show_share(m.direct_wait)));
     }
-    if let Some(dice) = answer.dice.as_ref().filter(|dice| dice.dropped.mean > 0.0) {
-        let idle = &dice.observed.idle;
+    if let Some(monte_carlo) =
+        answer.monte_carlo.as_ref().filter(|monte_carlo| monte_carlo.dropped.mean > 0.0)
+    {
+        let idle = &monte_carlo.observed.idle;
         line(
             "superseded",
             format!(
                 "{} of stored data is dropped before it drains; idle then {} ± {}",
-                show_share(dice.dropped.mean),
+                show_share(monte_carlo.dropped.mean),
                 show_share(idle.mean),
                 show_share(idle.half_width)
             ),
@@ -147,9 +146,10 @@ pub(super) fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> 
 }
 
 fn bill(cost: &Cost) -> String {
-    let life = cost.years.map_or_else(String::new, |years| format!(", worn out after {} years", show(years)));
+    let endurance =
+        cost.years.map_or_else(String::new, |years| format!(", worn out after {} years", show(years)));
     format!(
-        "{} for {} TB, written {} times a day{life}",
+        "{} for {} TB, written {} times a day{endurance}",
         show(cost.price),
         show(cost.terabytes),
         show(cost.drive_writes_per_day)

@@ -1,4 +1,4 @@
-//! `forebay reproduce`: the figures of the papers, made anew with the daemon's own policies.
+//! `forebay reproduce`: makes the figures of the papers with the daemon's own policies.
 
 mod page;
 
@@ -13,22 +13,22 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Make the papers' figures anew, beside the papers' numbers
+/// Reproduce the figures of the papers and compare the numbers
 #[derive(clap::Args)]
 pub(crate) struct Reproduce {
     /// Papers or figures (all if none is named); see --list
     #[arg(value_name = "PAPER|FIGURE")]
     which: Vec<String>,
-    /// List papers and figures, and make none
+    /// Only list papers and figures
     #[arg(long)]
     list: bool,
-    /// Less data and fewer repetitions: a third of the time
+    /// Use less data and fewer repetitions: a third of the time
     #[arg(long)]
     quick: bool,
-    /// Where pictures and index.html go
+    /// Directory for charts and index.html
     #[arg(long, value_name = "DIR", default_value = "figures")]
     out: PathBuf,
-    /// Seed of everything random
+    /// Seed of the random generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print verdicts and numbers as JSON
@@ -36,13 +36,13 @@ pub(crate) struct Reproduce {
     json: bool,
 }
 
-/// A figure as it came out, or why it did not.
+/// A figure, or the error.
 pub(crate) struct Made {
     pub(crate) figure: &'static Figure,
     pub(crate) drawn: Result<Drawn, String>,
 }
 
-/// What is said about a figure on the command line.
+/// The result of a figure for the command line.
 #[derive(Serialize)]
 struct Verdict<'a> {
     figure: &'a str,
@@ -53,7 +53,7 @@ struct Verdict<'a> {
 }
 
 impl Reproduce {
-    /// Makes them. A claim that does not hold is a finding, not a failure.
+    /// Makes the figures. A claim that does not hold is a result, not a failure.
     pub(crate) fn run(self) -> Outcome {
         if self.list {
             return list();
@@ -70,7 +70,7 @@ impl Reproduce {
                 write(&self.out.join(format!("{}.svg", figure.id)), &svg::alone(&scene))?;
             }
             if !self.json {
-                say(&made, start.elapsed().as_secs_f64())?;
+                report(&made, start.elapsed().as_secs_f64())?;
             }
             all.push(made);
         }
@@ -94,7 +94,7 @@ fn list() -> Outcome {
     Ok(())
 }
 
-/// The figures that were named, in the order of the papers.
+/// The requested figures, in the order of the papers.
 fn chosen(which: &[String]) -> Outcome<Vec<&'static Figure>> {
     let fits = |figure: &Figure, word: &str| figure.id == word || figure.paper.word() == word;
     for word in which {
@@ -109,19 +109,19 @@ fn chosen(which: &[String]) -> Outcome<Vec<&'static Figure>> {
     Ok(FIGURES.iter().filter(wanted).collect())
 }
 
-/// What figures are made with.
+/// The settings of the figures.
 pub(crate) fn settings(quick: bool, seed: u64) -> Outcome<Settings> {
     let [(_, ost), (_, hdd)] = devices();
     Ok(Settings { quick, seed, ost: ost?, hdd: hdd?, clock })
 }
 
-/// Seconds that this program has worked: others on the machine do not count.
+/// CPU seconds of this process: other processes on the machine do not count.
 fn clock() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn say(made: &Made, took: f64) -> Outcome {
+fn report(made: &Made, took: f64) -> Outcome {
     output::text(format_args!("{}: {} ({took:.1} s)", made.figure.id, made.figure.title))?;
     match &made.drawn {
         Err(why) => output::text(format_args!("  cannot be made: {why}")),
@@ -170,7 +170,7 @@ pub(crate) fn chart(panel: &Panel) -> Chart {
     chart
 }
 
-/// All panels of a figure in one picture.
+/// All panels of a figure in one scene.
 pub(crate) fn scene(title: &str, drawn: &Drawn) -> Scene {
     let scenes: Vec<Scene> = drawn.panels.iter().map(|panel| chart(panel).scene()).collect();
     let columns = scenes.len().clamp(1, 2);

@@ -1,4 +1,4 @@
-//! The summary page: each figure beside the paper's numbers, its claims, and whether they hold.
+//! The summary page: each figure with the paper's numbers, its claims, and whether they hold.
 
 use super::{Made, chart};
 use crate::draw::svg::{self, escape};
@@ -32,7 +32,7 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
          <body><main><h1>The papers' figures, made by Forebay's own policies</h1>\
          <p>Forebay is built from five papers. Here their figures are made anew in a simulator that runs the code of the daemon: who is \
          served next, what leaves the buffer next, who may write to which target. Beside each are the numbers that the paper's text gives, \
-         ours, and what the paper claims about the figure, with whether ours bears it out. <b>{held} of {total} claims hold.</b></p>\
+         ours, and what the paper claims about the figure, with whether ours confirms it. <b>{held} of {total} claims hold.</b></p>\
          <p class=\"faint\">Made {effort}, seed {}. Storage targets are those of <code>scenarios/devices.toml</code>, fitted to TRIO's Fig. 1 \
          and SSDUP's Fig. 2 and to nothing else. The same command gives the same page, to the last byte, but for ssdup-t2, which measures a machine.</p>",
         svg::STYLE,
@@ -62,7 +62,7 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
     out
 }
 
-/// Everything that is not as the papers say, in one place.
+/// All claims that do not hold, in one section.
 fn failures(all: &[Made], out: &mut String) {
     let drawn = all.iter().filter_map(|made| Some((made.figure.id, made.drawn.as_ref().ok()?)));
     let failed = drawn.flat_map(|(id, drawn)| drawn.claims.iter().map(move |claim| (id, claim)));
@@ -97,7 +97,7 @@ fn figure(made: &Made, out: &mut String) {
     out.push_str("</section>");
 }
 
-/// What the paper calls it: `trio-3` is its Fig. 3, `ssdup-t1` its Table 1.
+/// The paper's name for it: `trio-3` is Fig. 3, `ssdup-t1` is Table 1.
 fn called(id: &str) -> String {
     match id.rsplit_once('-').map(|(_, number)| number) {
         Some(number) if number.starts_with('t') => format!("Table {}", &number[1..]),
@@ -138,7 +138,7 @@ fn body(drawn: &Drawn, out: &mut String) {
 fn row(number: &Number, out: &mut String) {
     let value = |value: f64| match number.unit {
         "share" => format!("{:.1} %", value * 100.0),
-        // What rounding leaves of nothing.
+        // A rounding error shown as 0.
         unit if value.abs() < 1e-9 => format!("0 {unit}"),
         unit => format!("{} {unit}", show(value)),
     };

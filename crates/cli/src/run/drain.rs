@@ -1,4 +1,4 @@
-//! Bringing everything out: the server drains, for the last time.
+//! The final drain of a run.
 
 use crate::drain::Bars;
 use crate::failure::{Failure, Outcome};
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Drains everything until somebody says stop; what fails is told.
-pub(super) fn bring_out(client: &Client, stop: &AtomicBool) -> Outcome<Drained> {
+/// Drains everything until `stop` is set, and reports each failure.
+pub(super) fn drain_all(client: &Client, stop: &AtomicBool) -> Outcome<Drained> {
     let begin = Instant::now();
     let report = await_end(client, stop)?;
     let ticket = report.ticket.ok_or_else(|| Failure::Failed("the server does not drain".to_owned()))?;
     for failing in &report.status.failing {
-        let why = format!("cannot bring out {} of user {}: {}", failing.path, failing.user, failing.why);
+        let why = format!("cannot drain {} of user {}: {}", failing.path, failing.user, failing.why);
         output::complain(&Failure::Failed(why));
     }
     let left_out = (ticket.skipped > 0).then(|| {
-        format!("what the target cannot hold was left out ({} pipes, sockets or devices)", ticket.skipped)
+        format!("{} pipes, sockets or devices were left out: the target cannot store them", ticket.skipped)
     });
     Ok(Drained {
         entries: ticket.files,

@@ -1,71 +1,77 @@
-//! `run`: a program with a buffer of its own, whose files are brought out when it has ended.
+//! `run`: runs a program with a buffer of its own and drains its files when it has ended.
 //!
-//! The buffer is a directory in `/dev/shm` with a store and a server process that stands before the target and drains to it;
-//! the program has the library in it. However this ends, the data is either in the target, verified, or still in that
-//! directory, from where `--resume` brings it out.
+//! The buffer is a directory in `/dev/shm` with a store and a server process, which drains to the target
+//! directory; the
+//! program gets the preload library. However the run ends, the data is either in the target, verified, or still
+//! in the
+//! directory, from where `--resume` drains it.
 
-mod berth;
 mod drain;
 mod program;
 mod ranks;
+mod run_dir;
 
-use crate::exec::check_prefix;
+use crate::exec::{Intercept, check_prefix};
 use crate::failure::{Failure, Outcome};
 use crate::view::{Drained, Ended, RunReport};
 use crate::{human, output, policy};
-use berth::{Berth, Note};
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Listing, job_of_this_process};
 use forebay_model::{Bytes, Identity};
-use program::Ears;
+use program::SignalHandler;
+use run_dir::{Note, RunDir};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf, absolute};
 use std::time::{Duration, Instant};
 
-/// How long processes that have just ended may take to say goodbye.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long to wait for processes of the program that are still ending.
+const EXIT_WAIT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Bytes that files can fill, such as 4GiB
+    /// Capacity of the buffer, such as 4GiB
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Bytes>,
-    /// What stands behind the buffer, and where its files go; made if it is not there
+    /// Target directory: its files are visible in the buffer, and the buffer drains to it; created if missing
     #[arg(long, value_name = "DIR")]
     pfs: Option<PathBuf>,
-    /// How jobs share the buffer, such as user-then-size-fair
+    /// Sharing policy for jobs, such as user-then-size-fair
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Where the program finds the buffer
+    /// Directory under which the program sees the buffer
     #[arg(long, value_name = "DIR", env = "FOREBAY_PREFIX", default_value = "/fb", hide_env_values = true)]
     prefix: PathBuf,
-    /// Bring out what an earlier run has left in this directory
+    /// How the program's system calls are intercepted
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "FOREBAY_INTERCEPT",
+        default_value = "auto",
+        hide_env_values = true
+    )]
+    intercept: Intercept,
+    /// Drain the data that an earlier run has left in this directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["capacity", "policy", "command"])]
     resume: Option<PathBuf>,
-    /// Print the summary as one line of JSON; as always, on standard error
+    /// Print the summary as one line of JSON, on standard error
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(
-        required_unless_present = "resume",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required_unless_present = "resume", trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 impl Run {
     pub(crate) fn run(&self) -> Outcome {
-        refuse_to_be_many()?;
+        refuse_several_ranks()?;
         match &self.resume {
             Some(dir) => self.resume(dir),
-            None => self.afresh(),
+            None => self.run_program(),
         }
     }
 
-    fn afresh(&self) -> Outcome {
+    fn run_program(&self) -> Outcome {
         check_prefix(&self.prefix)?;
         if let Some(policy) = &self.policy {
             policy::read("--policy", policy)?;
@@ -73,87 +79,98 @@ impl Run {
         let pfs = self.pfs.as_deref().map(|pfs| prepare(pfs, &self.prefix)).transpose()?;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let note = Note { pfs, command: words.join(" ") };
-        let left = berth::left_behind();
-        let mut berth = Berth::make(self.capacity, self.policy.clone(), note)?;
+        let left = run_dir::left_behind();
+        let mut run_dir = RunDir::make(self.capacity, self.policy.clone(), note)?;
         for (dir, note) in left {
             let advice = advice(&dir, note.pfs.as_deref());
-            output::note(format_args!("an earlier run of \"{}\" has left its data: {advice}", note.command));
+            output::note(format_args!(
+                "an earlier run of \"{}\" has left data behind: {advice}",
+                note.command
+            ));
         }
-        let ears = Ears::open()?;
-        let begun = berth.keeper.start().and_then(|_| self.announce(&berth)).and_then(|()| ears.check());
+        let handler = SignalHandler::open()?;
+        let begun = run_dir
+            .server_process
+            .start()
+            .and_then(|_| self.announce(&run_dir))
+            .and_then(|()| handler.check());
         if let Err(failure) = begun {
-            // There is nothing in it yet.
-            let _ = berth.remove();
+            // The directory is still empty.
+            let _ = run_dir.remove();
             return Err(failure);
         }
         let begin = Instant::now();
-        let status = program::run(&ears, &mut berth, &self.prefix, &self.command)?;
+        let status = program::run(&handler, &mut run_dir, (&self.prefix, self.intercept), &self.command)?;
         let ended = Ended { code: program::code(status), seconds: begin.elapsed().as_secs_f64() };
-        self.conclude(berth, &ears, Some(ended))
+        self.summarize(run_dir, &handler, Some(ended))
     }
 
     fn resume(&self, dir: &Path) -> Outcome {
         let dir = absolute(dir).map_err(|error| Failure::local("use", dir, &error))?;
-        let mut berth = Berth::take_over(&dir)?;
-        if !berth.has_store() {
+        let mut run_dir = RunDir::take_over(&dir)?;
+        if !run_dir.has_store() {
             output::note(format_args!("{} holds no data", dir.display()));
-            return berth.remove();
+            return run_dir.remove();
         }
         if let Some(pfs) = &self.pfs {
-            berth.stand_before(prepare(pfs, &self.prefix)?);
+            run_dir.set_backing(prepare(pfs, &self.prefix)?);
         }
-        if berth.note.pfs.is_none() {
-            return Err(Failure::Usage("where is the data to go? name a directory with --pfs".to_owned()));
+        if run_dir.note.pfs.is_none() {
+            return Err(Failure::Usage("no target directory: name one with --pfs".to_owned()));
         }
-        let ears = Ears::open()?;
-        berth.keeper.start()?;
-        self.conclude(berth, &ears, None)
+        let handler = SignalHandler::open()?;
+        run_dir.server_process.start()?;
+        self.summarize(run_dir, &handler, None)
     }
 
-    /// Where the data is, for whoever has to find it if nobody can say so later.
-    fn announce(&self, berth: &Berth) -> Outcome {
-        let client = connect(berth)?;
-        let target = match &berth.note.pfs {
-            Some(pfs) => format!("go to {} as it fills, and at the end", pfs.display()),
-            None => "stay there (no --pfs)".to_owned(),
+    /// Prints where the data is, so that it can be found if this process is killed.
+    fn announce(&self, run_dir: &RunDir) -> Outcome {
+        let client = connect(run_dir)?;
+        let target = match &run_dir.note.pfs {
+            Some(pfs) => format!("are drained to {} as it fills, and at the end", pfs.display()),
+            None => "stay in the buffer (no --pfs)".to_owned(),
         };
         output::note(format_args!(
             "{} is a buffer of {}, kept in {}; its files {target}",
             self.prefix.display(),
             human::size(client.status()?.usage.capacity),
-            berth.dir().display(),
+            run_dir.dir().display(),
         ));
         let nodes = job_of_this_process().nodes;
         if nodes > 1 {
             output::note(format_args!(
-                "this job has {nodes} nodes, and the buffer serves programs on this one only: start a service that all \
+                "this job has {nodes} nodes, and the buffer serves programs on this node only: start a service that all \
                  nodes reach (\"forebay up --listen\") and use \"forebay exec\" for more"
             ));
         }
         Ok(())
     }
 
-    /// The program is done: brings its files out, says what came of everything, and ends as the program did.
-    fn conclude(&self, berth: Berth, ears: &Ears, ended: Option<Ended>) -> Outcome {
-        let mut report = RunReport::new(berth.counts(), ended);
-        let drained = bring_out(&berth, ears, &mut report);
+    /// The program has ended: drains its files, prints the summary, and ends with the program's exit code.
+    fn summarize(&self, run_dir: RunDir, handler: &SignalHandler, ended: Option<Ended>) -> Outcome {
+        let mut report = RunReport::new(run_dir.counts(), ended);
+        let drained = drain_to_target(&run_dir, handler, &mut report);
         let verdict = match (&drained, report.drained()) {
             (Err(failure), _) => Some(failure.text().unwrap_or_default().to_owned()),
-            (Ok(()), Some(Drained { failed: 1.., .. })) => {
-                Some("not everything could be brought out".to_owned())
-            }
-            (Ok(()), None) if report.has_files() => Some("nobody said where the files are to go".to_owned()),
+            (Ok(()), Some(Drained { failed: 1.., .. })) => Some("not all files could be drained".to_owned()),
+            (Ok(()), None) if report.has_files() => Some("no target directory was given".to_owned()),
             _ => None,
         };
         output::report(&report, self.json)?;
+        if report.is_unused() && !run_dir.was_mounted() {
+            output::note(format_args!(
+                "no process of the program has used {}: if it should have, check the paths that it was given",
+                self.prefix.display()
+            ));
+        }
         let code = report.code();
         let Some(why) = verdict else {
-            berth.remove()?;
+            run_dir.remove()?;
             return if code == 0 { Ok(()) } else { Err(Failure::Program(code)) };
         };
-        let pfs = berth.note.pfs.clone();
-        output::note(format_args!("{why}: the data is kept; {}", advice(berth.dir(), pfs.as_deref())));
-        drop(berth);
+        let pfs = run_dir.note.pfs.clone();
+        output::note(format_args!("{why}: the data is kept; {}", advice(run_dir.dir(), pfs.as_deref())));
+        drop(run_dir);
         Err(match (code, drained) {
             (0, Err(Failure::Interrupted)) => Failure::Program(130),
             (0, Ok(())) if pfs.is_none() => return Ok(()),
@@ -164,32 +181,33 @@ impl Run {
 }
 
 /// Drains everything to the target, if there is one.
-fn bring_out(berth: &Berth, ears: &Ears, report: &mut RunReport) -> Outcome {
-    let client = connect(berth)?;
-    ears.check()?;
-    let status = await_farewells(&client)?;
+fn drain_to_target(run_dir: &RunDir, handler: &SignalHandler, report: &mut RunReport) -> Outcome {
+    let client = connect(run_dir)?;
+    handler.check()?;
+    let status = await_disconnects(&client)?;
     report.served(&status, client.read_dir("/", Listing::Names)?.next().is_some());
-    let Some(pfs) = &berth.note.pfs else { return Ok(()) };
-    let drained = drain::bring_out(&client.as_identity(Identity::root()), ears.stop());
+    let Some(pfs) = &run_dir.note.pfs else { return Ok(()) };
+    let drained = drain::drain_all(&client.as_identity(Identity::root()), handler.stop());
     report.drain(pfs, drained?);
-    // Files that were open without a name: nobody can have them open any more.
+    // Unlinked open files: no process can have them open any more.
     let _ = std::fs::remove_dir(pfs.join(".forebay"));
     Ok(())
 }
 
-/// Waits a moment for processes that are ending; says so if some are not.
-fn await_farewells(client: &Client) -> Outcome<forebay_wire::Status> {
+/// Waits briefly for processes that are ending; warns if some are still connected.
+fn await_disconnects(client: &Client) -> Outcome<forebay_wire::Status> {
     let begin = Instant::now();
     loop {
         let status = client.status()?;
-        // One is ours; sessions would not do, since a killed process has one for a while.
+        // One connection is this process's own. Sessions do not work, since a killed process keeps one for a
+        // while.
         let others = status.connections.saturating_sub(1);
         if others == 0 {
             return Ok(status);
         }
-        if begin.elapsed() > FAREWELL {
+        if begin.elapsed() > EXIT_WAIT {
             output::note(format_args!(
-                "processes that the program has left behind are still at work: what they write from now on is lost"
+                "processes started by the program are still running: what they write from now on is lost"
             ));
             return Ok(status);
         }
@@ -197,18 +215,18 @@ fn await_farewells(client: &Client) -> Outcome<forebay_wire::Status> {
     }
 }
 
-fn connect(berth: &Berth) -> Outcome<Client> {
-    Ok(Client::connect(ClientConfig::new(Address::Unix(berth.keeper.socket().to_owned())))?)
+fn connect(run_dir: &RunDir) -> Outcome<Client> {
+    Ok(Client::connect(ClientConfig::new(Address::Unix(run_dir.server_process.socket().to_owned())))?)
 }
 
-/// How to bring out what is in a directory, or to give it up.
+/// How to drain or discard the data in a directory.
 fn advice(dir: &Path, pfs: Option<&Path>) -> String {
     let dir = dir.display();
     let target = if pfs.is_some() { "" } else { " --pfs DIR" };
-    format!("bring it out with \"forebay run --resume {dir}{target}\", or give it up with \"rm -r {dir}\"")
+    format!("drain it with \"forebay run --resume {dir}{target}\", or discard it with \"rm -r {dir}\"")
 }
 
-/// Makes the target, and sees that files can be made in it before anybody has worked for hours.
+/// Creates the target, and checks before the program runs that files can be created in it.
 fn prepare(pfs: &Path, prefix: &Path) -> Outcome<PathBuf> {
     let pfs = absolute(pfs).map_err(|error| Failure::local("use", pfs, &error))?;
     if pfs.starts_with(prefix) {
@@ -220,11 +238,11 @@ fn prepare(pfs: &Path, prefix: &Path) -> Outcome<PathBuf> {
     Ok(pfs)
 }
 
-/// One of several ranks would have a buffer that the others do not see.
-fn refuse_to_be_many() -> Outcome {
+/// Refuses to run as one of several ranks, which would each get a buffer that the others do not see.
+fn refuse_several_ranks() -> Outcome {
     let Some(rank) = ranks::rank(|name| std::env::var(name).ok()) else { return Ok(()) };
     if rank.number > 0 {
-        // The first one says it for all.
+        // Only the first rank prints the message.
         return Err(Failure::Program(2));
     }
     Err(Failure::Usage(format!(

@@ -1,11 +1,15 @@
-//! The program: started with the library in it, told of signals, waited for.
+//! Starts the program with the preload library, forwards signals to it, and waits for it.
 
-use super::berth::Berth;
+use super::run_dir::RunDir;
+use crate::exec::Intercept;
 use crate::failure::{Failure, Outcome};
 use crate::{human, output, signals};
-use forebay_client::COUNTS_VARIABLE;
+use forebay_client::{BROKER_VARIABLE, COUNTS_VARIABLE, broker_pair, serve_broker};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -13,45 +17,48 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A signal that comes so soon after the program's end was meant for the program: a terminal sends it to both.
+/// A signal that arrives this soon after the program's end was meant for the program: a terminal sends it to
+/// both.
 const LATE: Duration = Duration::from_millis(300);
-/// How often program and server are looked at.
-const GLANCE: Duration = Duration::from_millis(10);
-/// How often a server that dies is started again.
-const REVIVALS: u32 = 5;
+/// Poll interval for program and server.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Lowest descriptor number for the program's broker socket.
+const BROKER: i32 = 500;
+/// How often a server that died is restarted.
+const MAX_RESTARTS: u32 = 5;
 
-/// What signals mean at the moment.
+/// What signals do in the current stage.
 enum Stage {
-    /// Nothing runs yet: they end everything.
+    /// No program runs yet: signals end the command.
     Waiting,
-    /// They are the program's; so many have come.
-    Running { program: Pid, heard: u32 },
-    /// They end the copying, which began when the program ended.
-    Copying { since: Instant },
+    /// Signals go to the program; `received` counts them.
+    Running { program: Pid, received: u32 },
+    /// Signals end the drain, which began when the program ended.
+    Draining { since: Instant },
 }
 
-/// Hears signals for as long as the process lives.
+/// Handles signals as long as the process runs.
 #[derive(Clone)]
-pub(super) struct Ears {
+pub(super) struct SignalHandler {
     stage: Arc<Mutex<Stage>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Ears {
-    /// Signals end what is done here, until a program runs.
-    pub(super) fn open() -> Outcome<Ears> {
-        let ears = Ears { stage: Arc::new(Mutex::new(Stage::Waiting)), stop: Arc::default() };
-        let heard = ears.clone();
-        signals::on_signal(move |signal| heard.hear(signal))?;
-        Ok(ears)
+impl SignalHandler {
+    /// Installs the handler. Until a program runs, signals end the command.
+    pub(super) fn open() -> Outcome<SignalHandler> {
+        let handler = SignalHandler { stage: Arc::new(Mutex::new(Stage::Waiting)), stop: Arc::default() };
+        let receiver = handler.clone();
+        signals::on_signal(move |signal| receiver.handle(signal))?;
+        Ok(handler)
     }
 
-    /// What says that copying is to end.
+    /// The flag that ends the drain.
     pub(super) fn stop(&self) -> &AtomicBool {
         &self.stop
     }
 
-    /// Fails if somebody wants to stop.
+    /// Fails if the command was interrupted.
     pub(super) fn check(&self) -> Outcome {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
@@ -60,21 +67,21 @@ impl Ears {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, signal: Signal) {
+    fn handle(&self, signal: Signal) {
         match &mut *self.lock() {
-            Stage::Copying { since } if since.elapsed() < LATE && signal == Signal::INT => {}
-            Stage::Waiting | Stage::Copying { .. } => self.stop.store(true, Ordering::Relaxed),
-            Stage::Running { program, heard } => {
-                *heard += 1;
-                let passed_on = match *heard {
-                    1 if signal == Signal::INT && is_in_front() => None,
+            Stage::Draining { since } if since.elapsed() < LATE && signal == Signal::INT => {}
+            Stage::Waiting | Stage::Draining { .. } => self.stop.store(true, Ordering::Relaxed),
+            Stage::Running { program, received } => {
+                *received += 1;
+                let forwarded = match *received {
+                    1 if signal == Signal::INT && is_in_foreground() => None,
                     1 => Some(signal),
                     2 => Some(Signal::TERM),
                     _ => Some(Signal::KILL),
                 };
-                output::note(format_args!("waiting for the program to end; its data is brought out then"));
-                if let Some(signal) = passed_on {
-                    // It may have ended just now.
+                output::note(format_args!("waiting for the program to end; its data is drained then"));
+                if let Some(signal) = forwarded {
+                    // The program may have ended just now.
                     let _ = kill_process(*program, signal);
                 }
             }
@@ -82,56 +89,82 @@ impl Ears {
     }
 }
 
-/// Whether a terminal sends Ctrl-C to the program too.
-fn is_in_front() -> bool {
+/// Whether this process is in the terminal's foreground group, so that Ctrl-C reaches the program too.
+fn is_in_foreground() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
     let front = terminal.ok().and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
     front == Some(rustix::process::getpgrp())
 }
 
-/// Runs the program to its end.
-pub(super) fn run(ears: &Ears, berth: &mut Berth, prefix: &Path, words: &[OsString]) -> Outcome<ExitStatus> {
+/// Runs the program until it ends.
+pub(super) fn run(
+    handler: &SignalHandler,
+    run_dir: &mut RunDir,
+    (prefix, intercept): (&Path, Intercept),
+    words: &[OsString],
+) -> Outcome<ExitStatus> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
-    // By way of `exec`, which sees to it that the program does not outlive this process and its server.
+    // Through `exec`, which makes sure that the program does not outlive this process and its server.
     let mut command = Command::new(&this);
     command.args(["exec", "--with-parent", "--config", "/dev/null"]).arg("--service");
-    command.arg(berth.keeper.service()).arg("--prefix").arg(prefix).arg("--").args(words);
-    command.env(COUNTS_VARIABLE, berth.counts_file());
-    let mut stage = ears.lock();
+    command.arg(run_dir.server_process.service()).arg("--prefix").arg(prefix);
+    command.arg("--intercept").arg(intercept.word()).arg("--").args(words);
+    command.env(COUNTS_VARIABLE, run_dir.counts_file());
+    let broker = connect_others(run_dir.server_process.socket(), &mut command)
+        .map_err(|error| Failure::Failed(format!("cannot make a socket for the program: {error}")))?;
+    let mut stage = handler.lock();
     let mut child = command.spawn().map_err(|error| Failure::local("start", &this, &error))?;
+    drop(broker);
     let program = Pid::from_child(&child);
-    *stage = Stage::Running { program, heard: 0 };
+    *stage = Stage::Running { program, received: 0 };
     drop(stage);
-    let failed = |error: std::io::Error| Failure::Failed(format!("cannot wait for the program: {error}"));
+    let failed = |error: io::Error| Failure::Failed(format!("cannot wait for the program: {error}"));
     let mut revivals = 0;
-    // Its number stays its own until it is known here that it has ended: no signal goes to anybody else.
+    // NOWAIT keeps the pid reserved until the stage changes: no signal can reach another process.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     while waitid(WaitId::Pid(program), how).map_err(|error| failed(error.into()))?.is_none() {
-        if revivals < REVIVALS
-            && let Some(end) = berth.keeper.ended()
+        if revivals < MAX_RESTARTS
+            && let Some(end) = run_dir.server_process.ended()
         {
             revivals += 1;
-            revive(berth, end);
+            restart_server(run_dir, end);
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    *ears.lock() = Stage::Copying { since: Instant::now() };
+    *handler.lock() = Stage::Draining { since: Instant::now() };
     child.wait().map_err(failed)
 }
 
-/// Starts a server anew that should not have ended. The program only waits a little longer.
-fn revive(berth: &mut Berth, end: ExitStatus) {
-    match berth.keeper.start() {
+/// Serves a broker socket: opens connections for processes of the program that have changed from root to other
+/// users. The returned descriptor belongs to the program and must stay open until the program has been started.
+fn connect_others(service: &Path, command: &mut Command) -> io::Result<Option<OwnedFd>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let (own, theirs) = broker_pair()?;
+    // A high number, which programs do not use for descriptors of their own.
+    let theirs = fcntl_dupfd_cloexec(&theirs, BROKER).or_else(|_| fcntl_dupfd_cloexec(&theirs, 3))?;
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    command.env(BROKER_VARIABLE, theirs.as_raw_fd().to_string());
+    let service = service.to_owned();
+    // The thread ends when the last process with the broker socket ends.
+    std::thread::spawn(move || serve_broker(&own, &service));
+    Ok(Some(theirs))
+}
+
+/// Restarts a server that died. The program only waits a little longer.
+fn restart_server(run_dir: &mut RunDir, end: ExitStatus) {
+    match run_dir.server_process.start() {
         Ok(recovery) => output::note(format_args!(
-            "the server died ({end}) and was started again: {} found, nothing lost",
+            "the server died ({end}) and was restarted: {} recovered, nothing lost",
             human::counted(recovery.records, "record")
         )),
         Err(failure) => output::complain(&failure),
     }
 }
 
-/// The exit code that stands for how a program ended.
+/// The exit code for an exit status, as shells report it.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(u8::MAX)

@@ -1,22 +1,22 @@
-//! Whether this process is one of many that were started alike. Pure.
+//! Whether this process is one of several ranks of a launcher. Pure.
 
-/// Where a launcher says which of how many processes this is. PALS and Flux speak PMI too.
+/// Variables in which launchers pass the rank and the number of ranks. PALS and Flux use those of PMI too.
 const LAUNCHERS: [(&str, &str); 4] = [
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    // A batch script has a number too, but only what `srun` has started has this count.
+    // A batch script has SLURM_PROCID too, but only processes started by `srun` have this count.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ];
 
-/// One of several.
+/// One rank of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rank {
     pub(super) number: u32,
     pub(super) of: u32,
 }
 
-/// Which of several processes this is; `None` if it is alone.
+/// The rank of this process; `None` if it is alone.
 pub(super) fn rank(get: impl Fn(&str) -> Option<String>) -> Option<Rank> {
     let number = |name| get(name).and_then(|text| text.trim().parse::<u32>().ok());
     let ranks =

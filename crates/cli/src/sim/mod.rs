@@ -1,4 +1,4 @@
-//! `forebay sim`: a machine that exists only on paper, under the daemon's own policies.
+//! `forebay sim`: simulates a machine with the daemon's own policies.
 
 mod report;
 mod scenario;
@@ -14,24 +14,24 @@ use std::time::Instant;
 
 pub(crate) use scenario::devices;
 
-/// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+/// Simulate a scenario in virtual time: jobs, servers, drains, targets, failures
 #[derive(clap::Args)]
 pub(crate) struct Sim {
     /// The scenario, in TOML
     scenario: PathBuf,
-    /// Seed of everything random
+    /// Seed of the random generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write report.json, series.csv and pictures into a directory
+    /// Write report.json, series.csv and charts into a directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print JSON
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Sim {
-    /// Plays it.
+    /// Runs the simulation.
     pub(crate) fn run(self) -> Outcome {
         let text = std::fs::read_to_string(&self.scenario)
             .map_err(|error| Failure::local("read", &self.scenario, &error))?;
@@ -53,7 +53,7 @@ impl Sim {
         if !self.json {
             let rate = seen.events as f64 / took / 1e6;
             output::note(format_args!(
-                "{} events in {took:.1} s, {rate:.2} million a second; the most memory ever used: {}",
+                "{} events in {took:.1} s, {rate:.2} million per second; peak memory: {}",
                 seen.events,
                 memory()
             ));
@@ -62,7 +62,7 @@ impl Sim {
     }
 }
 
-/// The most memory that this process ever used, as the kernel counts it.
+/// The peak memory of this process.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

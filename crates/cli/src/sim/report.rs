@@ -1,4 +1,4 @@
-//! What a scenario came to: for people, as JSON, as files. Nothing in it depends on the machine that played it.
+//! The result of a scenario as text, JSON and files. It does not depend on the machine that ran the simulation.
 
 use crate::draw::chart::{Chart, Shape};
 use crate::draw::svg;
@@ -9,15 +9,15 @@ use forebay_sim::{JobReport, Ledger};
 use serde::Serialize;
 use std::fmt;
 
-/// Most lines of a picture.
+/// Maximum number of lines in a chart.
 const LINES: usize = 10;
 
-/// What is shown.
+/// The report.
 #[derive(Serialize)]
 pub(super) struct Report {
     title: String,
     seed: u64,
-    /// Virtual seconds until nothing was left to do.
+    /// Virtual seconds until the end of the simulation.
     ended: f64,
     events: u64,
     most_planned: usize,
@@ -25,7 +25,7 @@ pub(super) struct Report {
     most_writes: usize,
     ledger: Ledger,
     jobs: Vec<JobReport>,
-    /// Of targets that were written to.
+    /// Targets that received data.
     targets: Targets,
     #[serde(skip)]
     names: Vec<String>,
@@ -115,11 +115,11 @@ impl fmt::Display for Report {
         let [taken, direct, drained, held, most] = [taken, direct, drained, held, most_held].map(human::size);
         writeln!(
             f,
-            "written {taken}: {direct} straight, {drained} through buffers, {held} still there; the fullest held {most}\n"
+            "written {taken}: {direct} directly, {drained} through buffers, {held} still buffered; the fullest buffer held {most}\n"
         )?;
         let secs = |at: Option<f64>| at.map_or("-".to_owned(), |at| format!("{at:.2} s"));
         let mut rows =
-            vec![["job", "written", "read", "ended", "behind", "reading and writing"].map(str::to_owned)];
+            vec![["job", "written", "read", "ended", "drained", "reading and writing"].map(str::to_owned)];
         for job in self.jobs.iter().take(50) {
             rows.push([
                 job.label.clone(),

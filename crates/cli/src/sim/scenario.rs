@@ -1,4 +1,4 @@
-//! A scenario as people write it.
+//! Reads a scenario file.
 
 use super::words::{bytes, count, maybe, must, named, or, rate, share, time, truth, word};
 use crate::failure::{Failure, Outcome};
@@ -15,12 +15,12 @@ use forebay_sim::{
 };
 use std::ops::Range;
 
-/// Numbers above these are slips of the finger.
+/// Larger numbers are taken for typing errors.
 const MOST: u32 = 1 << 22;
-/// A job that is only ended by its stop.
+/// Rounds of a job that ends only at its stop time.
 const FOR_EVER: u32 = 1 << 24;
 
-/// A scenario that was read.
+/// A scenario and its job names.
 pub(super) struct Read {
     pub(super) title: String,
     /// Names of the jobs.
@@ -28,19 +28,19 @@ pub(super) struct Read {
     pub(super) plan: Scenario,
 }
 
-/// The devices that targets can be.
+/// The device models of targets.
 pub(crate) fn devices() -> [(&'static str, Result<Device, Error>); 2] {
     ["ost", "hdd"].map(|name| (name, forebay_backend::device(name)))
 }
 
-/// Where things stand in the file, for complaints about the whole.
+/// Where tables and keys are in the file, for errors that are found later.
 #[derive(Default)]
 struct Marks(Vec<Mark>);
 
 /// A table, and the keys in it.
 struct Mark {
     place: Place,
-    /// Jobs that it describes, from that one on.
+    /// Number of consecutive jobs that it describes.
     copies: usize,
     path: String,
     span: Range<usize>,
@@ -62,7 +62,7 @@ impl Marks {
         self.0.push(Mark { place, copies, path: table.path.clone(), span: table.span.clone(), keys });
     }
 
-    /// The complaint at the key if that was written, at its table otherwise.
+    /// The error at the key if the file has it, at its table otherwise.
     fn complain(&self, file: &File<'_>, fault: &Fault) -> Error {
         let mut of = self.0.iter().filter(|mark| mark.is_of(fault.place));
         let written = |mark: &Mark| mark.keys.iter().find(|one| one.0 == fault.key).map(|one| one.1.clone());
@@ -73,7 +73,7 @@ impl Marks {
     }
 }
 
-/// Reads a scenario.
+/// Parses a scenario.
 pub(super) fn read(name: &str, text: &str) -> Outcome<Read> {
     let file = File { name, text };
     let mut marks = Marks::default();
@@ -124,7 +124,7 @@ fn whole(file: &File<'_>, marks: &mut Marks) -> Result<Read, Error> {
             jobs.push(plan);
         }
     }
-    // Who waits for a job that has copies waits for the first of them.
+    // A job that waits for a job with copies waits for the first copy.
     let first = |base: usize| copies[..base].iter().sum::<u32>() as usize;
     for plan in &mut jobs {
         plan.after = plan.after.map(first);
@@ -135,7 +135,7 @@ fn whole(file: &File<'_>, marks: &mut Marks) -> Result<Read, Error> {
     Ok(Read { title, names, plan: Scenario { hops, servers, targets, jobs, failures, window, until } })
 }
 
-/// Links, routers and storage servers: all pass on what comes, in turn.
+/// Links, routers and storage servers: each forwards data in order of arrival.
 fn hops(top: &mut Table<'_>, marks: &mut Marks) -> Result<(Vec<String>, Vec<HopGroup>), Error> {
     let mut tables = Vec::new();
     for kind in ["link", "router", "storage"] {
@@ -210,9 +210,9 @@ fn servers(mut table: Table<'_>, hops: &[String], marks: &mut Marks) -> Result<S
     };
     let servers = Servers {
         count: or(&mut table, "count", 1, count(u32::from(u16::MAX)))? as u16,
-        rate: Rate(must(&mut table, "rate", "what one takes, such as \"2 GB/s\"", rate)? as u64),
+        rate: Rate(must(&mut table, "rate", "the rate of one server, such as \"2 GB/s\"", rate)? as u64),
         turns: or(&mut table, "turns", 1, count(1024))?,
-        capacity: must(&mut table, "capacity", "what one holds, such as \"64 GiB\"", bytes)?,
+        capacity: must(&mut table, "capacity", "the buffer of one server, such as \"64 GiB\"", bytes)?,
         policy: must(&mut table, "policy", "such as \"size-fair\"", |value| {
             value.text()?.parse().map_err(|error| value.wrong(error))
         })?,
@@ -337,7 +337,7 @@ fn job(mut table: Table<'_>, names: &[String], number: usize, hops: &[String]) -
     Ok(plan)
 }
 
-/// A job so many times, each on its own part of the servers.
+/// Copies of a job, each on its own part of the servers.
 fn copied(plan: JobPlan, copies: u32, count: u16) -> Vec<JobPlan> {
     if copies == 1 {
         return vec![plan];
@@ -413,7 +413,7 @@ fn failures(
                 let one = or(&mut table, "number", 0, |value| value.whole(0..=groups[group] - 1))?;
                 Part::Target(groups[..group].iter().sum::<u32>() + one)
             }
-            _ => return Err(table.missing("server", "say which server fails, or which target")),
+            _ => return Err(table.missing("server", "name the server or the target that fails")),
         };
         all.push(forebay_sim::Failure {
             part,

@@ -1,4 +1,4 @@
-//! The words of a scenario: quantities and choices, each refused with the line and key it stands at.
+//! Values of a scenario: quantities and choices; every error names the line and the key.
 
 use crate::keys::{Table, Value};
 use crate::plan::quantity;
@@ -7,19 +7,19 @@ use forebay_policy::share::Tick;
 
 type Read<T> = Result<T, Error>;
 
-/// A size that is not nothing.
+/// A size above 0.
 pub(super) fn bytes(value: &Value<'_>) -> Read<Bytes> {
     let size = value.human(quantity::size)?;
-    if size < 1.0 { Err(value.wrong("cannot be nothing")) } else { Ok(Bytes(size as u64)) }
+    if size < 1.0 { Err(value.wrong("must be above 0")) } else { Ok(Bytes(size as u64)) }
 }
 
-/// Bytes a second, not nothing.
+/// A rate in bytes per second, above 0.
 pub(super) fn rate(value: &Value<'_>) -> Read<f64> {
     let rate = value.human(quantity::rate)?;
-    if rate < 1.0 { Err(value.wrong("cannot be nothing")) } else { Ok(rate) }
+    if rate < 1.0 { Err(value.wrong("must be above 0")) } else { Ok(rate) }
 }
 
-/// A length of time; longer than a hundred years cannot be meant.
+/// A duration of at most a hundred years.
 pub(super) fn time(value: &Value<'_>) -> Read<Tick> {
     let secs = value.human(quantity::seconds)?;
     if secs > 3.2e9 {
@@ -29,7 +29,7 @@ pub(super) fn time(value: &Value<'_>) -> Read<Tick> {
     }
 }
 
-/// Yes or no.
+/// A boolean.
 pub(super) fn truth(value: &Value<'_>) -> Read<bool> {
     value.truth()
 }
@@ -39,7 +39,7 @@ pub(super) fn share(value: &Value<'_>) -> Read<f64> {
     value.share()
 }
 
-/// What a key says, or what is usual.
+/// The value of a key, or a default.
 pub(super) fn or<T>(
     table: &mut Table<'_>,
     key: &str,
@@ -49,7 +49,7 @@ pub(super) fn or<T>(
     table.take(key).map_or(Ok(usual), |value| read(&value))
 }
 
-/// What a key says, if it is there.
+/// The value of a key, if it is given.
 pub(super) fn maybe<T>(
     table: &mut Table<'_>,
     key: &str,
@@ -58,7 +58,7 @@ pub(super) fn maybe<T>(
     table.take(key).map(|value| read(&value)).transpose()
 }
 
-/// What a key says that must be there.
+/// The value of a required key.
 pub(super) fn must<T>(
     table: &mut Table<'_>,
     key: &str,
@@ -69,7 +69,7 @@ pub(super) fn must<T>(
     read(&value)
 }
 
-/// A whole number from 1 on.
+/// A whole number from 1 to `most`.
 pub(super) fn count(most: u32) -> impl Fn(&Value<'_>) -> Read<u32> {
     move |value| value.whole(1..=most)
 }
@@ -84,7 +84,7 @@ pub(super) fn word<T: Copy>(words: &'static [(&'static str, T)]) -> impl Fn(&Val
     }
 }
 
-/// The number of a thing that has a name.
+/// The index of a named object.
 pub(super) fn named(names: &[String], what: &'static str) -> impl Fn(&Value<'_>) -> Read<usize> {
     move |value| {
         let text = value.name()?.to_string();

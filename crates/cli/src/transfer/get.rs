@@ -1,4 +1,4 @@
-//! Files out of the buffer.
+//! Copies files out of the buffer.
 
 use super::PIECE;
 use super::passage::{Passage, pass};
@@ -17,15 +17,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Finds what is to be got.
+/// Finds the files to copy.
 pub(super) struct Walk<'a> {
     pub(super) client: &'a Client,
     pub(super) tally: &'a Tally,
     pub(super) recursive: bool,
 }
 
-/// A file of the service and what it becomes.
-struct Outwards {
+/// A file of the service and its local copy.
+struct Download {
     remote: File,
     local: fs::File,
     path: PathBuf,
@@ -36,15 +36,15 @@ impl<'a> Walk<'a> {
         let targets = targets(target.is_dir(), target, sources)?;
         pool::run(self.tally, |queue| {
             for (source, target) in sources.iter().zip(targets) {
-                // What is named on the command line is meant, also through a link.
-                let attr = self.tally.heard(self.client.stat(source));
-                self.told(attr.and_then(|attr| self.one(queue, source, target, &attr)));
+                // Symbolic links named on the command line are followed.
+                let attr = self.tally.checked(self.client.stat(source));
+                self.report(attr.and_then(|attr| self.one(queue, source, target, &attr)));
             }
             Ok(())
         })
     }
 
-    fn told(&self, outcome: Outcome) {
+    fn report(&self, outcome: Outcome) {
         if let Err(failure) = outcome {
             self.tally.fail(&failure);
         }
@@ -58,8 +58,8 @@ impl<'a> Walk<'a> {
             FileKind::Directory => self.directory(queue, source, &target, attr),
             FileKind::File => self.file(queue, source, target, attr),
             FileKind::Symlink => {
-                let says = self.tally.heard(self.client.read_link(source))?;
-                link(&OsString::from_vec(says), &target)
+                let link_target = self.tally.checked(self.client.read_link(source))?;
+                link(&OsString::from_vec(link_target), &target)
                     .map_err(|error| Failure::local("make link", &target, &error))?;
                 self.tally.file();
                 Ok(())
@@ -80,7 +80,7 @@ impl<'a> Walk<'a> {
             let text = format!("cannot get {}: it is a directory: use \"forebay get -r\"", source.display());
             return Err(Failure::Failed(text));
         }
-        // Whoever gets a directory wants to put something into it, whatever its mode.
+        // Entries are written to the directory, so its owner needs access whatever its mode.
         let mode = u32::from(attr.mode) & 0o777 | 0o700;
         match fs::DirBuilder::new().mode(mode).create(target) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && target.is_dir() => {}
@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
         self.tally.directory();
         for (entry, attr) in entries(self.client, source)? {
             let path = join(source, &entry.name);
-            self.told(self.one(queue, &path, join(target, &entry.name), &attr));
+            self.report(self.one(queue, &path, join(target, &entry.name), &attr));
         }
         Ok(())
     }
@@ -98,28 +98,28 @@ impl<'a> Walk<'a> {
         let (client, tally, source) = (self.client, self.tally, source.to_owned());
         let mode = u32::from(attr.mode) & 0o777;
         pass(queue, tally, attr.size, move || {
-            let remote = tally.heard(client.open(&source, OpenOptions::READ))?;
+            let remote = tally.checked(client.open(&source, OpenOptions::READ))?;
             let local = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&path);
             let local = local.map_err(|error| Failure::local("write", &path, &error))?;
-            Ok(Outwards { remote, local, path })
+            Ok(Download { remote, local, path })
         })
     }
 }
 
-/// Makes a link, also in place of another one.
-fn link(says: &OsStr, path: &Path) -> io::Result<()> {
-    match symlink(says, path) {
+/// Creates a symbolic link; replaces an existing one.
+fn link(link_target: &OsStr, path: &Path) -> io::Result<()> {
+    match symlink(link_target, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_symlink() => {
             fs::remove_file(path)?;
-            symlink(says, path)
+            symlink(link_target, path)
         }
         made => made,
     }
 }
 
-impl Passage for Outwards {
+impl Passage for Download {
     fn piece(&self, tally: &Tally, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        let count = tally.heard(self.remote.pread(offset, buffer))?;
+        let count = tally.checked(self.remote.pread(offset, buffer))?;
         let written = self.local.write_all_at(&buffer[..count], offset);
         written.map_err(|error| Failure::local("write", &self.path, &error))?;
         tally.copied(count as u64);
@@ -127,7 +127,7 @@ impl Passage for Outwards {
     }
 
     fn close(self, tally: &Tally) -> Outcome {
-        tally.heard(self.remote.close())
+        tally.checked(self.remote.close())
     }
 }
 

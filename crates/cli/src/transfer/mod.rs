@@ -1,7 +1,8 @@
-//! `put`, `get`, `cat`: bytes in and out.
+//! `put`, `get`, `cat`: copying files in and out.
 //!
-//! A walker finds what is to be copied and makes directories; a few workers copy, large files in pieces. What fails is
-//! told and counted, and the rest goes on, unless the service is gone.
+//! A walker finds the files to copy and creates directories; a few workers copy, large files in pieces.
+//! Failures are
+//! reported and counted, and the rest continues, unless the service does not answer any more.
 
 mod get;
 mod passage;
@@ -21,9 +22,9 @@ use tally::Tally;
 
 pub(crate) use progress::Progress;
 
-/// Bytes that are read and written at once.
+/// Bytes per read and write.
 const PIECE: usize = 8 << 20;
-/// Beyond so many bytes several workers share a file.
+/// Files larger than this are shared by several workers.
 const LARGE: u64 = 4 * PIECE as u64;
 
 #[derive(Args)]
@@ -31,9 +32,9 @@ pub(crate) struct Put {
     /// Local files, or - for standard input
     #[arg(required = true)]
     local: Vec<PathBuf>,
-    /// Where to: a new name, or a directory
+    /// Destination: a new name, or a directory
     remote: PathBuf,
-    /// Directories too, with everything in them
+    /// Copy directories with everything in them
     #[arg(short)]
     recursive: bool,
     /// Print the summary as JSON
@@ -48,9 +49,9 @@ pub(crate) struct Get {
     /// Files of the service
     #[arg(required = true)]
     remote: Vec<PathBuf>,
-    /// Where to: a new name, a directory, or - for standard output
+    /// Destination: a new name, a directory, or - for standard output
     local: PathBuf,
-    /// Directories too, with everything in them
+    /// Copy directories with everything in them
     #[arg(short)]
     recursive: bool,
     /// Print the summary as JSON
@@ -62,7 +63,7 @@ pub(crate) struct Get {
 
 #[derive(Args)]
 pub(crate) struct Cat {
-    /// Which files
+    /// Files to print
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -77,7 +78,8 @@ impl Put {
     pub(crate) fn run(&self) -> Outcome {
         if self.local.len() > 1 && self.local.iter().any(|path| is_stream(path)) {
             return Err(Failure::Usage(
-                "standard input (-) is put alone, under a name of its own".to_owned(),
+                "standard input (-) must be the only source, and the destination must be a file name"
+                    .to_owned(),
             ));
         }
         let client = self.service.connect()?;

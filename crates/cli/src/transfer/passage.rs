@@ -1,4 +1,4 @@
-//! A file on its way: small ones in one hand, large ones in several.
+//! Copying one file: a small one by one worker, a large one by several.
 
 use super::pool::Queue;
 use super::tally::Tally;
@@ -7,22 +7,22 @@ use crate::failure::Outcome;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Two open files, one of them here and one at the service.
+/// Two open files, one local and one of the service.
 pub(super) trait Passage: Send + Sync {
-    /// Copies what is at an offset; less than the buffer holds only at the end of the file.
+    /// Copies the piece at an offset; shorter than the buffer only at the end of the file.
     fn piece(&self, tally: &Tally, offset: u64, buffer: &mut [u8]) -> Outcome<usize>;
 
     /// Closes both.
     fn close(self, tally: &Tally) -> Outcome;
 }
 
-/// A large file, held by everybody who has a piece of it to copy.
+/// A large file, shared by the tasks that copy its pieces.
 struct Shared<P> {
     passage: P,
     failed: AtomicBool,
 }
 
-/// Queues the copying of a file of this size.
+/// Queues the copy of a file of this size.
 pub(super) fn pass<'a, P: Passage + 'a>(
     queue: &Queue<'a>,
     tally: &'a Tally,
@@ -33,7 +33,7 @@ pub(super) fn pass<'a, P: Passage + 'a>(
     if size <= LARGE {
         queue.add(move |buffer| {
             let passage = open()?;
-            whole(&passage, tally, buffer)?;
+            copy_all(&passage, tally, buffer)?;
             close(passage, tally)
         });
         return Ok(());
@@ -51,7 +51,7 @@ pub(super) fn pass<'a, P: Passage + 'a>(
     release(shared, tally)
 }
 
-/// The last hand closes the file.
+/// Closes the file after the last piece.
 fn release<P: Passage>(shared: Arc<Shared<P>>, tally: &Tally) -> Outcome {
     match Arc::into_inner(shared) {
         Some(shared) if !shared.failed.load(Relaxed) => close(shared.passage, tally),
@@ -65,8 +65,8 @@ fn close(passage: impl Passage, tally: &Tally) -> Outcome {
     Ok(())
 }
 
-/// Copies until the file ends, wherever that is by then.
-fn whole(passage: &impl Passage, tally: &Tally, buffer: &mut [u8]) -> Outcome {
+/// Copies until the end of the file, even if its size has changed.
+fn copy_all(passage: &impl Passage, tally: &Tally, buffer: &mut [u8]) -> Outcome {
     let mut offset = 0;
     loop {
         let count = passage.piece(tally, offset, buffer)?;

@@ -9,22 +9,22 @@ use std::sync::{Mutex, PoisonError};
 const WORKERS: usize = 4;
 const QUEUE: usize = 64;
 
-/// Something to copy, with a buffer of one piece.
+/// A copy task, which gets a buffer of one piece.
 pub(super) type Task<'a> = Box<dyn FnOnce(&mut [u8]) -> Outcome + Send + 'a>;
 
-/// Where the walker leaves what it finds; waits while the queue is full.
+/// The queue between walker and workers; sending blocks while it is full.
 pub(super) struct Queue<'a> {
     tasks: SyncSender<Task<'a>>,
 }
 
 impl<'a> Queue<'a> {
     pub(super) fn add(&self, task: impl FnOnce(&mut [u8]) -> Outcome + Send + 'a) {
-        // Workers only leave when all is lost, and then nobody misses the task.
+        // Workers stop early only if the copy is aborted, and then the task is not needed.
         let _ = self.tasks.send(Box::new(task));
     }
 }
 
-/// Lets the walker find tasks and the workers do them, until all are done.
+/// Runs the walker and the workers until all tasks are done.
 pub(super) fn run<'a>(tally: &'a Tally, walk: impl FnOnce(&Queue<'a>) -> Outcome) -> Outcome {
     let (tasks, inbox) = sync_channel(QUEUE);
     let inbox = Mutex::new(inbox);
@@ -42,7 +42,7 @@ fn work(tally: &Tally, inbox: &Mutex<Receiver<Task<'_>>>) {
     loop {
         let task = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = task else { return };
-        // What is left in the queue is dropped, so that the walker does not wait for ever.
+        // Drop the remaining tasks, so that the walker does not block.
         if tally.is_halted() {
             continue;
         }

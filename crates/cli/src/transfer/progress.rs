@@ -1,4 +1,4 @@
-//! A bar for whoever watches.
+//! A progress bar.
 
 use crate::failure::Failure;
 use crate::output;
@@ -15,7 +15,7 @@ impl Progress {
             true => ProgressDrawTarget::stderr_with_hz(8),
             false => ProgressDrawTarget::hidden(),
         };
-        let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
+        let style = ProgressStyle::with_template(STYLE).expect("the constant template is valid");
         Progress(ProgressBar::with_draw_target(Some(0), target).with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")))
     }
 
@@ -27,7 +27,7 @@ impl Progress {
         self.0.inc(bytes);
     }
 
-    /// Says what failed without tearing the bar.
+    /// Prints a failure without disturbing the bar.
     pub(crate) fn complain(&self, failure: &Failure) {
         self.0.suspend(|| output::complain(failure));
     }

@@ -1,4 +1,4 @@
-//! Local files into the buffer.
+//! Copies local files into the buffer.
 
 use super::PIECE;
 use super::passage::{Passage, pass};
@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Finds what is to be put.
+/// Finds the files to copy.
 pub(super) struct Walk<'a> {
     pub(super) client: &'a Client,
     pub(super) tally: &'a Tally,
@@ -22,8 +22,8 @@ pub(super) struct Walk<'a> {
     pub(super) mask: u16,
 }
 
-/// A local file and what it becomes.
-struct Inwards {
+/// A local file and its copy in the service.
+struct Upload {
     local: fs::File,
     path: PathBuf,
     remote: File,
@@ -34,15 +34,15 @@ impl<'a> Walk<'a> {
         let targets = targets(is_directory(self.client, target)?, target, sources)?;
         pool::run(self.tally, |queue| {
             for (source, target) in sources.iter().zip(targets) {
-                // What is named on the command line is meant, also through a link.
+                // Symbolic links named on the command line are followed.
                 let meta = fs::metadata(source).map_err(|error| Failure::local("read", source, &error));
-                self.told(meta.and_then(|meta| self.one(queue, source, target, &meta)));
+                self.report(meta.and_then(|meta| self.one(queue, source, target, &meta)));
             }
             Ok(())
         })
     }
 
-    fn told(&self, outcome: Outcome) {
+    fn report(&self, outcome: Outcome) {
         if let Err(failure) = outcome {
             self.tally.fail(&failure);
         }
@@ -57,8 +57,9 @@ impl<'a> Walk<'a> {
             return self.directory(queue, source, &target, meta);
         }
         if kind.is_symlink() {
-            let says = fs::read_link(source).map_err(|error| Failure::local("read link", source, &error))?;
-            self.link(&says, &target)?;
+            let link_target =
+                fs::read_link(source).map_err(|error| Failure::local("read link", source, &error))?;
+            self.link(&link_target, &target)?;
             self.tally.file();
             return Ok(());
         }
@@ -79,7 +80,7 @@ impl<'a> Walk<'a> {
         match self.client.mkdir(target, self.mode(meta)) {
             Err(error) if error.kind() == ErrorKind::Exists && is_directory(self.client, target)? => {}
             made => {
-                self.tally.heard(made)?;
+                self.tally.checked(made)?;
             }
         }
         self.tally.directory();
@@ -87,20 +88,20 @@ impl<'a> Walk<'a> {
             let entry = entry.map_err(failed)?;
             let (path, target) = (entry.path(), target.join(entry.file_name()));
             let meta = entry.metadata().map_err(|error| Failure::local("read", &path, &error));
-            self.told(meta.and_then(|meta| self.one(queue, &path, target, &meta)));
+            self.report(meta.and_then(|meta| self.one(queue, &path, target, &meta)));
         }
         Ok(())
     }
 
-    /// Makes a link, also in place of another one.
-    fn link(&self, says: &Path, target: &Path) -> Outcome {
-        match self.client.symlink(says, target) {
+    /// Creates a symbolic link; replaces an existing one.
+    fn link(&self, link_target: &Path, target: &Path) -> Outcome {
+        match self.client.symlink(link_target, target) {
             Err(error) if error.kind() == ErrorKind::Exists && self.is_link(target) => {
-                self.tally.heard(self.client.unlink(target))?;
-                self.tally.heard(self.client.symlink(says, target))?;
+                self.tally.checked(self.client.unlink(target))?;
+                self.tally.checked(self.client.symlink(link_target, target))?;
             }
             made => {
-                self.tally.heard(made)?;
+                self.tally.checked(made)?;
             }
         }
         Ok(())
@@ -118,13 +119,13 @@ impl<'a> Walk<'a> {
         let (client, tally, mode, path) = (self.client, self.tally, self.mode(meta), source.to_owned());
         pass(queue, tally, meta.len(), move || {
             let local = fs::File::open(&path).map_err(|error| Failure::local("open", &path, &error))?;
-            let remote = tally.heard(client.open(target, OpenOptions { mode, ..OpenOptions::CREATE }))?;
-            Ok(Inwards { local, path, remote })
+            let remote = tally.checked(client.open(target, OpenOptions { mode, ..OpenOptions::CREATE }))?;
+            Ok(Upload { local, path, remote })
         })
     }
 }
 
-impl Passage for Inwards {
+impl Passage for Upload {
     fn piece(&self, tally: &Tally, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
         let mut place = offset;
         let count = fill(buffer, |rest| {
@@ -133,17 +134,17 @@ impl Passage for Inwards {
             read
         });
         let count = count.map_err(|error| Failure::local("read", &self.path, &error))?;
-        tally.heard(self.remote.pwrite(offset, &buffer[..count]))?;
+        tally.checked(self.remote.pwrite(offset, &buffer[..count]))?;
         tally.copied(count as u64);
         Ok(count)
     }
 
     fn close(self, tally: &Tally) -> Outcome {
-        tally.heard(self.remote.close())
+        tally.checked(self.remote.close())
     }
 }
 
-/// Reads until the buffer is full or there is no more.
+/// Reads until the buffer is full or the input ends.
 fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -157,10 +158,10 @@ fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> io::Result<usize>)
     Ok(filled)
 }
 
-/// Puts standard input under a name.
+/// Copies standard input to a file.
 pub(super) fn stream(client: &Client, target: &Path, tally: &Tally) -> Outcome {
     if is_directory(client, target)? {
-        let text = format!("{} is a directory: name the file that standard input becomes", target.display());
+        let text = format!("{} is a directory: name a file for standard input", target.display());
         return Err(Failure::Failed(text));
     }
     let mode = 0o666 & !crate::remote::mask();

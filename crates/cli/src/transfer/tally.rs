@@ -1,9 +1,8 @@
-//! What was copied so far, and whether to go on.
+//! Counters of a copy, and whether to continue.
 
 use super::progress::Progress;
 use crate::failure::{Failure, Outcome};
 use crate::view::{Direction, Summary};
-use forebay_model::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -31,49 +30,49 @@ impl Tally {
         }
     }
 
-    /// So many bytes are to be copied.
+    /// Adds to the bytes to copy.
     pub(super) fn expect(&self, bytes: u64) {
         self.progress.expect(bytes);
     }
 
-    /// So many bytes are copied.
+    /// Adds to the copied bytes.
     pub(super) fn copied(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.progress.copied(bytes);
     }
 
-    /// A file is complete.
+    /// Counts a complete file.
     pub(super) fn file(&self) {
         self.files.fetch_add(1, Relaxed);
     }
 
-    /// A directory is made.
+    /// Counts a created directory.
     pub(super) fn directory(&self) {
         self.directories.fetch_add(1, Relaxed);
     }
 
-    /// Says what failed, and counts it.
+    /// Reports a failure and counts it.
     pub(super) fn fail(&self, failure: &Failure) {
         self.failed.fetch_add(1, Relaxed);
         self.progress.complain(failure);
     }
 
-    /// What the service answered. Where it does not answer any more there is no point in going on.
-    pub(super) fn heard<T>(&self, answer: forebay_model::Result<T>) -> Outcome<T> {
+    /// Checks a reply of the service. If the service does not answer any more, the copy is aborted.
+    pub(super) fn checked<T>(&self, answer: forebay_model::Result<T>) -> Outcome<T> {
         answer.map_err(|error| {
-            if error.kind() == ErrorKind::Unreachable {
+            if error.kind().is_no_answer() {
                 self.halted.store(true, Relaxed);
             }
             error.into()
         })
     }
 
-    /// Whether to stop.
+    /// Whether the copy is aborted.
     pub(super) fn is_halted(&self) -> bool {
         self.halted.load(Relaxed)
     }
 
-    /// All is over.
+    /// Ends the copy and returns its summary.
     pub(super) fn finish(&self, direction: Direction) -> Summary {
         self.progress.finish();
         let counts =
@@ -81,7 +80,7 @@ impl Tally {
         Summary::new(direction, counts, self.begin.elapsed())
     }
 
-    /// Whether everything was copied.
+    /// Fails if something was not copied.
     pub(super) fn verdict(&self) -> Outcome {
         if self.failed.load(Relaxed) == 0 { Ok(()) } else { Err(Failure::Reported) }
     }

@@ -1,4 +1,4 @@
-//! What the demo came to.
+//! The result of the demo.
 
 use super::table;
 use crate::human;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// One job.
+/// The result of one job.
 #[derive(Serialize)]
 pub(crate) struct JobReport {
     pub(crate) label: &'static str,
@@ -20,38 +20,38 @@ pub(crate) struct JobReport {
     pub(crate) first_wrong: Option<String>,
 }
 
-/// The death of the server, and its return. Times in seconds since it was killed.
+/// The crash of the server and its restart. Times in seconds since the kill.
 #[derive(Serialize)]
 pub(crate) struct Crash {
-    /// Bytes acknowledged when it was killed.
+    /// Bytes acknowledged before the kill.
     pub(crate) acknowledged: u64,
-    /// Until the next one served.
+    /// Time until the next server served.
     pub(crate) restart: f64,
-    /// Until a job had the next byte acknowledged.
+    /// Time until the first byte was acknowledged after the kill.
     pub(crate) outage: Option<f64>,
     pub(crate) recovery: RecoverySummary,
 }
 
-/// A job that shared the service with another.
+/// A job that shared the service with another job.
 #[derive(Serialize)]
 pub(crate) struct SharedReport {
     pub(crate) label: String,
     pub(crate) nodes: u32,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) throughput: f64,
-    /// Its part of what was served while both were there.
+    /// Its share of the bytes served while both jobs ran.
     pub(crate) share: f64,
-    /// What the policy says that should be.
+    /// The share that the policy gives it.
     pub(crate) due: f64,
 }
 
-/// A job that wrote before a disk, and what became of what it wrote.
+/// A job that wrote to a buffer with a modelled disk as back end.
 #[derive(Serialize)]
 pub(crate) struct RoutedReport {
     pub(crate) label: &'static str,
     pub(crate) written: u64,
     pub(crate) buffered: u64,
-    /// What went past the buffer.
+    /// Bytes that bypassed the buffer.
     pub(crate) direct: u64,
 }
 
@@ -69,19 +69,19 @@ impl fmt::Display for RoutedReport {
     }
 }
 
-/// One order in which the data of several jobs left for modelled targets.
+/// A drain of several jobs to modelled targets in one order.
 #[derive(Serialize)]
 pub(crate) struct DrainedReport {
     pub(crate) order: String,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) bandwidth: f64,
-    /// As a part of what the targets can take at best.
+    /// As a share of the highest bandwidth of the targets.
     pub(crate) of_best: f64,
-    /// Seconds until each job was out, the smallest first.
+    /// Seconds until each job was drained, the smallest first.
     pub(crate) jobs: Vec<f64>,
 }
 
-/// The whole demo.
+/// The result of the whole demo.
 #[derive(Serialize)]
 pub(crate) struct DemoReport {
     pub(crate) jobs: Vec<JobReport>,
@@ -92,9 +92,9 @@ pub(crate) struct DemoReport {
     pub(crate) crash: Option<Crash>,
     /// Two jobs that shared a modelled device by policy.
     pub(crate) sharing: Vec<SharedReport>,
-    /// A sequential and a random job before a modelled disk.
+    /// A sequential and a random job with a modelled disk as back end.
     pub(crate) routing: Vec<RoutedReport>,
-    /// The same data drained in one order and another.
+    /// The same data drained in two orders.
     pub(crate) draining: Vec<DrainedReport>,
 }
 
@@ -103,7 +103,7 @@ impl DemoReport {
         self.jobs.iter().map(field).sum()
     }
 
-    /// What is not as it should be, if anything.
+    /// Returns an error if the result is not as expected.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let (written, verified, wrong) =
             (self.sum(|job| job.written), self.sum(|job| job.verified), self.sum(|job| job.wrong));
@@ -190,7 +190,7 @@ impl fmt::Display for DemoReport {
             let jobs: Vec<String> = jobs.iter().map(|&time| seconds(time)).collect();
             writeln!(
                 f,
-                "  draining   {order}: {}/s, {:.0} % of what the targets can take; small, middle and large job out after {}",
+                "  draining   {order}: {}/s, {:.0} % of what the targets can take; small, middle and large job drained after {}",
                 human::size(*bandwidth as u64),
                 of_best * 100.0,
                 jobs.join(", ")
@@ -202,7 +202,7 @@ impl fmt::Display for DemoReport {
                 "\n  every acknowledged byte is there\n  your program:  forebay run --pfs DIR -- CMD    (what it writes to /fb at \
                  memory speed is in DIR at the end)"
             ),
-            Err(_) => write!(f, "\n  this is not as it should be"),
+            Err(_) => write!(f, "\n  the result is wrong"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What leaves for the back end.
+//! The state of the drain.
 
 use super::table;
 use crate::human;
@@ -7,23 +7,57 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What leaves a server for the back end.
+/// The drain of a server.
 #[derive(Serialize)]
 pub(crate) struct Draining {
     #[serde(flatten)]
     status: DrainStatus,
-    /// Seconds until everything that waits is out, at the rate of now; none if nothing moves.
+    /// Seconds until everything queued is drained, at the current rate; `None` if nothing moves.
     eta: Option<u64>,
+    /// Bytes that are only in the buffer, queued or not; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undrained: Option<u64>,
 }
 
 impl From<DrainStatus> for Draining {
     fn from(status: DrainStatus) -> Draining {
         let eta = eta(&status);
-        Draining { status, eta }
+        Draining { status, eta, undrained: None }
     }
 }
 
-/// The slowest target decides.
+impl Draining {
+    /// With the number of live bytes in the buffer; drained data is no longer live.
+    pub(crate) fn new(status: DrainStatus, live: u64) -> Draining {
+        Draining { undrained: Some(live), ..Draining::from(status) }
+    }
+
+    pub(super) fn undrained(&self) -> Option<u64> {
+        self.undrained
+    }
+
+    /// Everything that hinders the drain, each on its own line that begins with a newline.
+    pub(super) fn troubles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.status.waiting;
+        if waiting > 0 {
+            write!(f, "\n  FULL      {} for space", human::plural(waiting, "writer waits", "writers wait"))?;
+        }
+        if self.status.resting {
+            write!(f, "\n  PAUSED    all writes to the back end fail: the drain retries shortly")?;
+        }
+        for failing in &self.status.failing {
+            let (path, user, why) = (&failing.path, failing.user, &failing.why);
+            write!(f, "\n  FAILED    {path} of user {user}, tried {} times: {why}", failing.tries)?;
+        }
+        let more = self.status.failures.saturating_sub(self.status.failing.len() as u64);
+        match more {
+            0 => Ok(()),
+            more => write!(f, "\n  FAILED    and {} more", human::count(more)),
+        }
+    }
+}
+
+/// The slowest target determines the time.
 fn eta(status: &DrainStatus) -> Option<u64> {
     let waits = status.targets.iter().filter(|target| target.queued > 0);
     waits
@@ -33,10 +67,14 @@ fn eta(status: &DrainStatus) -> Option<u64> {
 
 impl fmt::Display for Draining {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DrainStatus { backend, order, threshold, queued, files, waiting, written, .. } = &self.status;
+        let DrainStatus { backend, order, threshold, queued, files, written, .. } = &self.status;
+        write!(f, "  drain     to {backend}, {order}, above {threshold} %: ")?;
+        if let Some(undrained) = self.undrained {
+            write!(f, "{} undrained, ", human::size(undrained))?;
+        }
         write!(
             f,
-            "  drain     to {backend}, {order}, above {threshold} %: {} of {} on the way, {} out since the start",
+            "{} of {} queued, {} drained since the start",
             human::size(*queued),
             human::counted(*files, "file"),
             human::size(*written)
@@ -44,30 +82,17 @@ impl fmt::Display for Draining {
         if let Some(eta) = self.eta {
             write!(f, ", {} left", human::duration(Duration::from_secs(eta)))?;
         }
-        let (near, most) = self.status.near;
-        if near > 0 {
+        let (read_cache, most) = self.status.read_cache;
+        if read_cache > 0 {
             write!(
                 f,
-                "\n  near      {} of {} from behind, to be read soon",
-                human::size(near),
+                "\n  cached    {} of {} in the read cache",
+                human::size(read_cache),
                 human::size(most)
             )?;
         }
-        if *waiting > 0 {
-            write!(f, "\n  FULL      {} for room", human::plural(*waiting, "writer waits", "writers wait"))?;
-        }
-        if self.status.resting {
-            write!(f, "\n  RESTS     the back end fails everything: it is tried again in a moment")?;
-        }
-        for failing in &self.status.failing {
-            let (path, user, why) = (&failing.path, failing.user, &failing.why);
-            write!(f, "\n  NOT OUT   {path} of user {user}, tried {} times: {why}", failing.tries)?;
-        }
-        let more = self.status.failures.saturating_sub(self.status.failing.len() as u64);
-        if more > 0 {
-            write!(f, "\n  NOT OUT   and {} more", human::count(more))?;
-        }
-        let head = ["target", "queued", "rate", "writers", "α", "out"].map(str::to_owned);
+        self.troubles(f)?;
+        let head = ["target", "queued", "rate", "writers", "α", "drained"].map(str::to_owned);
         let mut rows = vec![head];
         rows.extend(self.status.targets.iter().map(|target| {
             [
@@ -84,7 +109,7 @@ impl fmt::Display for Draining {
     }
 }
 
-/// What became of a drain that somebody asked for.
+/// The result of a requested drain.
 #[derive(Serialize)]
 pub(crate) struct DrainState {
     #[serde(flatten)]
@@ -103,7 +128,7 @@ impl fmt::Display for DrainState {
         let Some(ticket) = self.ticket else { return write!(f, "{}", self.drain) };
         let (files, bytes) = (human::plural(ticket.files, "entry", "entries"), human::size(ticket.bytes));
         match ticket.done {
-            true => write!(f, "{bytes} of {files} are out")?,
+            true => write!(f, "{bytes} of {files} are drained")?,
             false => write!(
                 f,
                 "drain {} is under way: {} of {files} are left",
@@ -112,10 +137,10 @@ impl fmt::Display for DrainState {
             )?,
         }
         if ticket.skipped > 0 {
-            write!(f, "; {} cannot be held by the back end", human::count(ticket.skipped))?;
+            write!(f, "; {} cannot be stored in the back end", human::count(ticket.skipped))?;
         }
         if ticket.failed > 0 {
-            write!(f, "; {} failed, stay here, and are tried again", human::count(ticket.failed))?;
+            write!(f, "; {} failed, stay in the buffer, and are retried", human::count(ticket.failed))?;
             for failing in &self.drain.status.failing {
                 write!(f, "\n  {} of user {}: {}", failing.path, failing.user, failing.why)?;
             }
@@ -147,7 +172,7 @@ mod tests {
             waiting: 0,
             written: 0,
             freed: 0,
-            near: (0, 0),
+            read_cache: (0, 0),
             targets: targets.iter().map(target).collect(),
             failing: Vec::new(),
             failures: 0,
@@ -157,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_target_decides_when_it_ends() {
+    fn slowest_target_determines_time_left() {
         for (targets, expected) in [
             (&[][..], None),
             (&[(0, 0)], None),

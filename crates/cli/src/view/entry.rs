@@ -6,7 +6,7 @@ use forebay_model::{Attr, FileKind};
 use serde::Serialize;
 use std::fmt;
 
-/// Everything known about a file.
+/// The attributes of a file.
 #[derive(Clone, Serialize)]
 pub(crate) struct Entry {
     pub(crate) path: String,
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     atime: String,
     mtime: String,
     ctime: String,
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip)]
@@ -99,7 +99,7 @@ impl fmt::Display for Entries {
     }
 }
 
-/// One entry in full.
+/// The attributes of entries in full.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Facts(pub(crate) Vec<Entry>);
@@ -140,7 +140,7 @@ impl fmt::Display for Facts {
     }
 }
 
-/// What a directory holds in all.
+/// The total size of a directory.
 #[derive(Serialize)]
 pub(crate) struct Sum {
     pub(crate) path: String,
@@ -150,7 +150,7 @@ pub(crate) struct Sum {
     pub(crate) directories: u64,
 }
 
-/// Several such sums.
+/// Totals of several directories.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Sums(pub(crate) Vec<Sum>);

@@ -24,19 +24,19 @@ struct Job {
     group: String,
     nodes: u32,
     priority: u32,
-    /// What it is due of this server.
+    /// Its share of this server under the policy.
     share: f64,
-    /// Bytes a second, in the last full second.
+    /// Bytes per second, in the last full second.
     throughput: u64,
     written: u64,
-    /// Of that, what went past the buffer.
+    /// Of the written bytes, those that bypassed the buffer.
     direct: u64,
-    /// Bytes buffered for each byte written.
+    /// Bytes buffered per byte written.
     write_amplification: f64,
     read: u64,
     operations: u64,
     waiting: u32,
-    /// Seconds that one operation waited for its turn, on average.
+    /// Seconds that an operation waited for its turn, on average.
     mean_wait: f64,
     connections: u32,
 }

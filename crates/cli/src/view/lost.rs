@@ -1,4 +1,4 @@
-//! What went with stores that were lost.
+//! Data that was lost with stores.
 
 use super::lossy;
 use crate::human;
@@ -11,21 +11,21 @@ use std::fmt;
 #[derive(Serialize, Default)]
 pub(crate) struct LostList {
     lost: Vec<LostFile>,
-    /// How many more there are.
+    /// Number of further losses.
     #[serde(skip_serializing_if = "is_none")]
     more: u64,
-    /// Why it cannot be told.
+    /// Why the losses cannot be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     unlisted: Option<String>,
 }
 
 #[derive(Serialize)]
 struct LostFile {
-    /// Where it is; absent if no path leads there.
+    /// Its path; absent if no path is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     file: u64,
-    /// The directory that holds its name, or held it.
+    /// The directory that has or had its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<u64>,
     /// The path of that directory.
@@ -33,7 +33,7 @@ struct LostFile {
     inside: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// The server with whose store it was lost; absent if several were and nobody knows with which.
+    /// The server whose store had it; absent if several stores were lost and it is not known which one had it.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u16>,
     #[serde(flatten)]
@@ -43,18 +43,18 @@ struct LostFile {
 #[derive(Serialize)]
 #[serde(tag = "lost", rename_all = "lowercase")]
 enum What {
-    /// Nothing but the name is left.
+    /// Only the name is left.
     File { kind: FileKind },
     Bytes {
         bytes: u64,
-        /// And nobody knows how many more.
+        /// Whether more may be lost.
         open: bool,
     },
-    /// Nothing but the name is lost.
+    /// Only the name is lost.
     Name { kind: FileKind, names: u32, size: u64 },
-    /// Nothing but these bytes is left.
+    /// Only these bytes are left.
     Rest { bytes: u64 },
-    /// A directory of which nothing but these names in it is left.
+    /// A directory of which only these names are left.
     Directory { names: u64 },
 }
 
@@ -66,6 +66,13 @@ impl LostList {
     pub(crate) fn new(losses: Losses) -> LostList {
         let lost = losses.list.into_iter().map(LostFile::from).collect();
         LostList { lost, more: losses.more, unlisted: None }
+    }
+
+    /// A sentence for each loss, and whether a repair is safe.
+    pub(crate) fn sentences(&self) -> impl Iterator<Item = (String, bool)> + '_ {
+        let safe = |what: &What| matches!(what, What::Name { .. } | What::Directory { .. });
+        let more = (self.more > 0).then(|| (format!("{} more are lost", human::count(self.more)), true));
+        self.lost.iter().map(move |lost| (lost.to_string(), safe(&lost.what))).chain(more)
     }
 
     pub(crate) fn unlisted(why: String) -> LostList {
@@ -98,7 +105,7 @@ impl From<Loss> for LostFile {
     }
 }
 
-/// Each in a line of its own, with a line end before it.
+/// Each loss on its own line that begins with a newline.
 impl fmt::Display for LostList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for lost in &self.lost {
@@ -115,7 +122,7 @@ impl fmt::Display for LostList {
 }
 
 impl LostFile {
-    /// What it is called, as far as that is known.
+    /// The path or the best known name.
     fn called(&self) -> String {
         match (&self.path, &self.name, self.directory) {
             (Some(path), ..) => path.clone(),
@@ -126,7 +133,7 @@ impl LostFile {
         }
     }
 
-    /// What a file without a name is known by.
+    /// A description of a file without a name.
     fn nameless(&self, kind: FileKind, size: u64) -> String {
         let what = match kind {
             FileKind::File => format!("file {} ({})", self.file, human::counted(size, "byte")),
@@ -165,13 +172,16 @@ impl fmt::Display for LostFile {
             }
             What::Rest { bytes } => {
                 let left = human::counted(bytes, "byte");
-                write!(f, "file {file}: it was {with}, and so was its name; {left} of it are left here")
+                write!(
+                    f,
+                    "file {file}: it was {with}, and so was its name; {left} of it are left on this server"
+                )
             }
             What::Directory { names } => {
                 let left = human::counted(names, "name");
                 write!(
                     f,
-                    "directory {file}: it was {with}; {left} in it are left here, and no path leads there"
+                    "directory {file}: it was {with}; {left} in it are left on this server, without a path"
                 )
             }
         }

@@ -1,4 +1,4 @@
-//! What commands show: each view is text for people (`Display`) and JSON for machines (`Serialize`).
+//! Output of commands: each view is text (`Display`) and JSON (`Serialize`).
 
 mod bytes;
 mod demo;
@@ -10,6 +10,7 @@ mod people;
 mod place;
 mod route;
 mod run;
+mod servers;
 mod service;
 mod shares;
 mod sharing;
@@ -27,7 +28,8 @@ pub(crate) use lost::LostList;
 pub(crate) use people::People;
 pub(crate) use place::Placed;
 pub(crate) use run::{Drained, Ended, RunReport};
-pub(crate) use service::{Servers, Status, Usage};
+pub(crate) use servers::Servers;
+pub(crate) use service::{Status, Usage};
 pub(crate) use shares::{JobShare, ServerShares, Shares};
 pub(crate) use sharing::Sharing;
 pub(crate) use started::Started;

@@ -1,16 +1,16 @@
-//! Names of users and groups, as far as this machine's files know them.
+//! Names of users and groups from the files of this machine.
 
 use forebay_model::{Gid, Uid};
 use std::collections::HashMap;
 
-/// Who is who.
+/// Names of users and groups by number.
 pub(crate) struct People {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
 }
 
 impl People {
-    /// Those of this machine. Where a directory service knows more, numbers are shown.
+    /// The users and groups of this machine. Users known only to a directory service are shown as numbers.
     pub(crate) fn here() -> People {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         People { users: names(&read("/etc/passwd")), groups: names(&read("/etc/group")) }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_name_counts() {
+    fn first_name_of_a_number_counts() {
         let names = names("root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:/bin/sh\nbroken\n");
         let people = People { users: names, groups: HashMap::new() };
         assert_eq!(people.user(Uid(0)), "root");

@@ -1,16 +1,16 @@
-//! Over which targets a job's files would lie.
+//! The storage targets that a job's files would use.
 
 use forebay_model::Bytes;
 use forebay_policy::place::{FilePlan, Plan, Shape, Stripes, Topology, imbalance};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Files and resources that a table shows; the rest is summed up.
+/// Files and resources shown in a table; the rest is summed up.
 const SHOWN: usize = 32;
-/// Characters of the longest bar.
+/// Width of the longest bar in characters.
 const BAR: usize = 40;
 
-/// A job's files, and how even they lie.
+/// A job's files and the balance of the load.
 #[derive(Serialize)]
 pub(crate) struct Placed {
     files: Vec<File>,
@@ -20,7 +20,7 @@ pub(crate) struct Placed {
 
 #[derive(Serialize)]
 struct File {
-    /// The first of its writers.
+    /// The first writer of the file.
     writer: usize,
     targets: Vec<String>,
     stripe_size: u64,
@@ -44,7 +44,7 @@ struct Component {
     stripe_count: usize,
 }
 
-/// Stripes by name.
+/// Stripe counts by name.
 type Named = Vec<(String, u64)>;
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! What was buffered, and what went past the buffer.
+//! Buffered and direct writes.
 
 use crate::human;
 use forebay_wire::RouteStatus;
@@ -6,12 +6,12 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What a server did with what was written.
+/// How a server routed writes.
 #[derive(Serialize)]
 pub(crate) struct Routed {
     #[serde(flatten)]
     status: RouteStatus,
-    /// Bytes buffered for each byte written: what the buffer's device has to take, and wears by.
+    /// Bytes buffered per byte written: the load and the wear of the buffer's device.
     write_amplification: f64,
 }
 
@@ -22,7 +22,7 @@ impl From<RouteStatus> for Routed {
     }
 }
 
-/// Bytes buffered for each byte written; 0 if nothing was written.
+/// Bytes buffered per byte written; 0 if nothing was written.
 pub(crate) fn amplification(buffered: u64, written: u64) -> f64 {
     if written == 0 { 0.0 } else { buffered as f64 / written as f64 }
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Routed {
         let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited, waiting, .. } =
             &self.status;
         let pipeline = if *pipeline { "" } else { ", no pipeline" };
-        let bypass = if *bypass { ", past a full buffer" } else { "" };
+        let bypass = if *bypass { ", direct if the buffer is full" } else { "" };
         write!(
             f,
             "  route     {mode}{pipeline}{bypass}: {} buffered, {} direct, write amplification {:.2}",
@@ -43,7 +43,7 @@ impl fmt::Display for Routed {
         if *waits > 0 {
             let (times, time) =
                 (human::counted(*waits, "wait"), human::duration(Duration::from_nanos(*waited)));
-            write!(f, "; {times} for room, {time} altogether")?;
+            write!(f, "; {times} for space, {time} in total")?;
         }
         if !waiting.is_empty() {
             let who = |(job, writers): &(String, u32)| {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wear_is_what_was_buffered_of_what_was_written() {
+    fn write_amplification_and_waits_are_shown() {
         for (buffered, direct, waits, shown) in [
             (0, 0, 0, "  route     traffic: 0 B buffered, 0 B direct, write amplification 0.00"),
             (
@@ -73,7 +73,7 @@ mod tests {
                 1 << 20,
                 0,
                 2,
-                "  route     traffic: 1 MiB buffered, 0 B direct, write amplification 1.00; 2 waits for room, 3 s altogether; \
+                "  route     traffic: 1 MiB buffered, 0 B direct, write amplification 1.00; 2 waits for space, 3 s in total; \
                  now job 7 (2 writers), job b (1 writer)",
             ),
         ] {

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The result of a run.
 
 use crate::human;
 use forebay_client::RunCounts;
@@ -15,33 +15,34 @@ pub(crate) struct Ended {
     pub(crate) seconds: f64,
 }
 
-/// What was brought out.
+/// The drained data.
 #[derive(Default, Serialize)]
 pub(crate) struct Drained {
     /// Files, links and directories.
     pub(crate) entries: u64,
-    /// Bytes that the target took, those that it took while the program ran among them.
+    /// Bytes that the target received, including those drained while the program ran.
     pub(crate) bytes: u64,
-    /// From the end of the program until everything was out.
+    /// Time from the end of the program until everything was drained.
     pub(crate) seconds: f64,
     pub(crate) failed: u64,
-    /// What could not be kept.
+    /// Attributes and entries that the target could not store.
     pub(crate) notes: Vec<String>,
 }
 
 /// What all processes of the program did to the buffer.
 #[derive(Default, Serialize)]
 struct Served {
+    /// Bytes that calls of the program wrote and read.
     written: u64,
     read: u64,
     /// Bytes in the buffer at the end.
     live: u64,
-    /// Whether there are files.
+    /// Whether the buffer has files.
     files: bool,
     capacity: u64,
 }
 
-/// The whole run.
+/// The result of the whole run.
 #[derive(Serialize)]
 pub(crate) struct RunReport {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,12 +55,12 @@ pub(crate) struct RunReport {
     drained: Option<Drained>,
 }
 
-/// What the library has counted. Times in seconds.
+/// Counters of the preload library. Times in seconds.
 #[derive(Serialize)]
 struct Counts {
-    /// In calls that asked the buffer, of all threads together.
+    /// Time in calls to the buffer, summed over all threads.
     io: f64,
-    /// Of the process with the most.
+    /// Time of the process with the most.
     longest_io: f64,
     processes: u64,
     calls: u64,
@@ -70,21 +71,18 @@ struct Counts {
 impl RunReport {
     pub(crate) fn new(counts: RunCounts, program: Option<Ended>) -> RunReport {
         let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
-        let RunCounts { nanos, longest, processes, calls, full } = counts;
+        let RunCounts { nanos, longest, processes, calls, full, written, read } = counts;
         let counts = Counts { io: seconds(nanos), longest_io: seconds(longest), processes, calls, full };
-        RunReport { program, served: Served::default(), counts, pfs: None, drained: None }
+        let served = Served { written, read, ..Served::default() };
+        RunReport { program, served, counts, pfs: None, drained: None }
     }
 
-    /// Takes in what the server has counted before anything was brought out.
+    /// Records the server's status before the final drain. Byte counts are those of the program's calls: the
+    /// server also counts space that was only reserved, and does not see reads from shared memory.
     pub(crate) fn served(&mut self, status: &Status, files: bool) {
-        let sum = |count: fn(&forebay_wire::JobStatus) -> u64| status.jobs.iter().map(count).sum();
-        self.served = Served {
-            written: sum(|job| job.written),
-            read: sum(|job| job.read),
-            live: status.usage.live,
-            files,
-            capacity: status.usage.capacity,
-        };
+        self.served.live = status.usage.live;
+        self.served.capacity = status.usage.capacity;
+        self.served.files = files;
     }
 
     pub(crate) fn drain(&mut self, pfs: &Path, drained: Drained) {
@@ -96,9 +94,15 @@ impl RunReport {
         self.drained.as_ref()
     }
 
-    /// Whether there is something in the buffer.
+    /// Whether the buffer has files.
     pub(crate) fn has_files(&self) -> bool {
         self.served.files
+    }
+
+    /// Whether a program ran and none of its processes used the buffer.
+    pub(crate) fn is_unused(&self) -> bool {
+        let Served { written, read, .. } = self.served;
+        self.program.is_some() && self.counts.processes == 0 && written == 0 && read == 0
     }
 
     /// The program's exit code, if there was one.
@@ -125,7 +129,7 @@ impl fmt::Display for RunReport {
             if full > 0 {
                 writeln!(
                     f,
-                    "FULL       {} found no space: {} were not enough, give more with --capacity",
+                    "FULL       {} found no space: a buffer of {} was too small, set a larger --capacity",
                     human::counted(full, "call"),
                     human::size(self.served.capacity)
                 )?;
@@ -135,7 +139,7 @@ impl fmt::Display for RunReport {
             let Drained { entries, bytes, seconds, failed, notes } = drained;
             write!(
                 f,
-                "brought    {}, {} to {}, read back and compared; the last of it {} after the program's end",
+                "drained    {}, {} to {}, read back and compared; complete {} after the program's end",
                 human::plural(*entries, "entry", "entries"),
                 human::size(*bytes),
                 pfs.display(),

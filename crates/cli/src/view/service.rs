@@ -1,24 +1,23 @@
-//! The service as a whole: status and usage.
+//! The whole service: status and usage.
 
 use super::drain::Draining;
 use super::route::{Routed, amplification};
 use super::started::recovered;
 use super::{LostList, table};
 use crate::human;
-use forebay_model::{Result, ServerId};
 use forebay_wire::{RecoverySummary, RegionCounts, Standing};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// How full the buffer is.
+/// Fill level of the buffer.
 #[derive(Serialize)]
 pub(crate) struct Usage {
-    capacity: u64,
-    used: u64,
+    pub(super) capacity: u64,
+    pub(super) used: u64,
     free: u64,
-    live: u64,
-    files: u64,
+    pub(super) live: u64,
+    pub(super) files: u64,
 }
 
 impl From<forebay_model::Usage> for Usage {
@@ -43,91 +42,48 @@ impl fmt::Display for Usage {
     }
 }
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Serialize)]
 pub(crate) struct Status {
     server: u16,
     version: String,
-    pid: u32,
-    uptime: u64,
+    pub(super) pid: u32,
+    pub(super) uptime: u64,
     store: String,
     incarnation: String,
     medium: String,
-    usage: Usage,
+    pub(super) usage: Usage,
     region_size: u64,
     regions: RegionCounts,
     connections: u32,
-    sessions: u32,
-    opens: u64,
+    pub(super) sessions: u32,
+    pub(super) opens: u64,
     waiting: u64,
     recovery: RecoverySummary,
-    damage: Vec<String>,
-    standing: Standing,
+    pub(super) damage: Vec<String>,
+    pub(super) standing: Standing,
     #[serde(flatten)]
     lost: LostList,
-    jobs: Vec<Job>,
+    pub(super) jobs: Vec<Job>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    drain: Option<Draining>,
+    pub(super) drain: Option<Draining>,
     #[serde(skip_serializing_if = "Option::is_none")]
     route: Option<Routed>,
 }
 
-/// What all servers of a service are doing.
 #[derive(Serialize)]
-pub(crate) struct Servers {
-    servers: Vec<Server>,
-}
-
-#[derive(Serialize)]
-struct Server {
-    server: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
-    /// Why it could not be asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<String>,
-}
-
-impl From<Vec<(ServerId, Result<Status>)>> for Servers {
-    fn from(all: Vec<(ServerId, Result<Status>)>) -> Servers {
-        let one = |(server, answer): (ServerId, Result<Status>)| match answer {
-            Ok(status) => Server { server: server.0, status: Some(status), trouble: None },
-            Err(error) => Server { server: server.0, status: None, trouble: Some(error.to_string()) },
-        };
-        Servers { servers: all.into_iter().map(one).collect() }
-    }
-}
-
-impl fmt::Display for Servers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Server { server, status, trouble }) in self.servers.iter().enumerate() {
-            if index > 0 {
-                writeln!(f)?;
-            }
-            match (status, trouble) {
-                (Some(status), _) => write!(f, "{status}")?,
-                (None, trouble) => {
-                    write!(f, "server {server} DOES NOT ANSWER: {}", trouble.as_deref().unwrap_or_default())?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Serialize)]
-struct Job {
-    label: String,
-    user: String,
-    group: String,
+pub(super) struct Job {
+    pub(super) label: String,
+    pub(super) user: String,
+    pub(super) group: String,
     nodes: u32,
     priority: u32,
-    written: u64,
-    /// Of that, what went past the buffer.
+    pub(super) written: u64,
+    /// Of the written bytes, those that bypassed the buffer.
     direct: u64,
-    /// Bytes buffered for each byte written.
+    /// Bytes buffered per byte written.
     write_amplification: f64,
-    read: u64,
+    pub(super) read: u64,
     requests: u64,
     connections: u32,
 }
@@ -167,7 +123,7 @@ impl Status {
             standing: status.standing.clone(),
             lost,
             jobs: jobs.collect(),
-            drain: status.drain.clone().map(Draining::from),
+            drain: status.drain.clone().map(|drain| Draining::new(drain, status.usage.live)),
             route: status.route.clone().map(Routed::from),
         }
     }
@@ -205,15 +161,7 @@ impl fmt::Display for Status {
         let recovered =
             recovered(&self.recovery).unwrap_or_else(|| "nothing to recover at the last start".to_owned());
         write!(f, "  recovery  {recovered}")?;
-        match &self.standing {
-            Standing::Joined => {}
-            Standing::Waiting(whom) => write!(f, "\n  WAITS     for {whom}")?,
-            Standing::Refused(why) => write!(f, "\n  REFUSED   {why}")?,
-        }
-        for sentence in &self.damage {
-            write!(f, "\n  DAMAGE    {sentence}")?;
-        }
-        write!(f, "{}", self.lost)?;
+        self.standing(f)?;
         if let Some(route) = &self.route {
             write!(f, "\n{route}")?;
         }
@@ -225,6 +173,24 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    /// All faults, each on its own line that begins with a newline.
+    pub(super) fn troubles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.standing(f)?;
+        self.drain.as_ref().map_or(Ok(()), |drain| drain.troubles(f))
+    }
+
+    fn standing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.standing {
+            Standing::Joined => {}
+            Standing::Waiting(whom) => write!(f, "\n  WAITS     for {whom}")?,
+            Standing::Refused(why) => write!(f, "\n  REFUSED   {why}")?,
+        }
+        for sentence in &self.damage {
+            write!(f, "\n  DAMAGE    {sentence}")?;
+        }
+        write!(f, "{}", self.lost)
+    }
+
     fn jobs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.jobs.is_empty() {
             return Ok(());

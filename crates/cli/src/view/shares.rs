@@ -1,11 +1,11 @@
-//! What a policy would give each job.
+//! The shares that a policy would give jobs.
 
 use crate::keys::Name;
 use forebay_policy::share::Line;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Shares of jobs, of all and of each server.
+/// Shares of jobs in all servers and in each server.
 #[derive(Serialize)]
 pub(crate) struct Shares {
     pub(crate) policy: String,
@@ -64,7 +64,7 @@ impl fmt::Display for Shares {
     }
 }
 
-/// The names of a tree with the lines that join them.
+/// The names of a tree with the lines that connect them.
 fn branches(tree: &[Line]) -> Vec<String> {
     let last = |at: usize, depth: usize| {
         let below = tree[at + 1..].iter().take_while(|line| line.depth >= depth);

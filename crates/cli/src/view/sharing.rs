@@ -1,16 +1,16 @@
-//! How the service is shared.
+//! The sharing policy of the service.
 
 use serde::Serialize;
 use std::fmt;
 
-/// The policy, and who follows it.
+/// The policy, and the servers that follow it.
 #[derive(Serialize)]
 pub(crate) struct Sharing {
     policy: String,
     scheduler: String,
     device_rate: Option<u64>,
     lambda_ms: u64,
-    /// Nanoseconds since the Unix epoch; nothing if it is the one of the settings.
+    /// Nanoseconds since the Unix epoch; `None` if the policy comes from the settings.
     set: Option<u64>,
     peers: Vec<Peer>,
 }
@@ -54,13 +54,13 @@ impl fmt::Display for Sharing {
             write!(f, ", on a modelled device of {}/s", crate::human::size(rate))?;
         }
         for peer in &self.peers {
-            let says = match (&peer.trouble, peer.agrees) {
+            let state = match (&peer.trouble, peer.agrees) {
                 (Some(trouble), _) => format!("NOT REACHED: {trouble}"),
                 (None, true) => "follows it".to_owned(),
                 (None, false) => "follows another policy".to_owned(),
             };
             let name = peer.server.map_or_else(|| "server ?".to_owned(), |server| format!("server {server}"));
-            write!(f, "\n  {name} at {}: {says}", peer.address)?;
+            write!(f, "\n  {name} at {}: {state}", peer.address)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a new server is, and what it found.
+/// Addresses of a new server, and its recovery report.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Started {
     pid: u32,
@@ -22,13 +22,13 @@ pub(crate) struct Started {
     tcp: Option<SocketAddr>,
     key: PathBuf,
     recovery: RecoverySummary,
-    /// How many servers of one service run in the process.
+    /// Number of servers of one service in the process.
     #[serde(default)]
     servers: usize,
-    /// Why some of them stay out.
+    /// Why some of them were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     refused: Vec<String>,
-    /// Where a server in the background writes its log.
+    /// The log file of a server in the background.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ impl Started {
         }
     }
 
-    /// What recovery found.
+    /// The recovery report.
     pub(crate) fn recovery(&self) -> RecoverySummary {
         self.recovery
     }
@@ -66,7 +66,7 @@ impl Started {
     }
 }
 
-/// What recovery found, in a line; nothing where there was nothing to recover.
+/// The recovery report in one line; `None` if there was nothing to recover.
 pub(crate) fn recovered(recovery: &RecoverySummary) -> Option<String> {
     if recovery.clean {
         return None;
@@ -103,11 +103,14 @@ impl fmt::Display for Started {
         if let Some(log) = &self.log {
             writeln!(f, "  log       {}", log.display())?;
         }
-        writeln!(f, "  use it    export FOREBAY_SERVICE=unix:{}", self.socket.display())?;
-        writeln!(f, "            forebay put FILE /    forebay ls -l    forebay status")?;
+        // Shell commands that can be copied as they are.
+        let service = human::quoted(&format!("unix:{}", self.socket.display()));
+        writeln!(f, "  use it    export FOREBAY_SERVICE={service}")?;
+        writeln!(f, "            forebay exec -- ls -l /fb")?;
+        writeln!(f, "            forebay status")?;
         match self.log {
             Some(_) => write!(f, "  stop it   forebay down"),
-            None => write!(f, "  stop it   Ctrl-C, or forebay down"),
+            None => write!(f, "  stop it   forebay down    # or Ctrl-C here"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A store's files from outside.
+//! The files of a store.
 
 use super::table;
 use crate::human;
@@ -27,7 +27,7 @@ impl fmt::Display for Replaced {
     }
 }
 
-/// What was found in the stores of a service.
+/// The faults found in a service, and the repairs.
 #[derive(Serialize)]
 pub(crate) struct Checked {
     repaired: Vec<String>,
@@ -54,7 +54,7 @@ impl fmt::Display for Checked {
     }
 }
 
-/// A store that is no more. People hear nothing of it, as with other things that are removed.
+/// A removed store. The text is empty, as for other removals.
 #[derive(Serialize)]
 pub(crate) struct Removed {
     removed: String,
@@ -72,7 +72,7 @@ impl fmt::Display for Removed {
     }
 }
 
-/// What a store's files say.
+/// The contents of a store's files.
 #[derive(Serialize)]
 pub(crate) struct Inspected {
     server: u16,
@@ -96,7 +96,7 @@ struct Region {
     torn: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
-    /// Only where they were asked for.
+    /// Filled only if records were requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     journal: Vec<RecordView>,
 }

@@ -1,8 +1,9 @@
-//! Columns that line up.
+//! Aligned columns.
 
 use std::fmt;
 
-/// Writes rows in columns, two spaces apart; columns whose letter in `align` is `r` end flush, the others begin flush.
+/// Writes rows in columns, two spaces apart; columns with `r` in `align` are right-aligned, the others
+/// left-aligned.
 pub(crate) fn table<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     align: &str,

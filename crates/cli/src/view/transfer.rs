@@ -1,11 +1,11 @@
-//! What was copied.
+//! The result of a copy.
 
 use crate::human;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// Which way.
+/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
@@ -13,7 +13,7 @@ pub(crate) enum Direction {
     Got,
 }
 
-/// What was copied, and how fast.
+/// Counts and rate of a copy.
 #[derive(Serialize)]
 pub(crate) struct Summary {
     direction: Direction,

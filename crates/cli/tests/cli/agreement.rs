@@ -1,11 +1,12 @@
-//! The simulator and the daemon in the same small world: they run the same policies, so they must say the same.
+//! The simulator and the daemon with the same small workload: both run the same policies and must give the same
+//! result.
 
 use crate::support::{World, pattern};
 use forebay_policy::OPERATION;
 use serde_json::Value;
 use std::time::Instant;
 
-/// Jobs by user, nodes and size of requests in KiB; the same in both worlds.
+/// Jobs by user, nodes and request size in KiB; the same for daemon and simulator.
 const JOBS: [(&str, u32, u32); 3] = [("ada", 4, 512), ("ada", 1, 1024), ("bob", 2, 256)];
 
 fn live(policy: &str) -> String {
@@ -29,7 +30,7 @@ fn simulated(policy: &str) -> String {
     format!("{servers}policy = '{policy}'\n{}", jobs.collect::<String>())
 }
 
-/// What each job got of what was done: bytes, and the price of its requests.
+/// Each job's share of the service: bytes, and the cost of its requests.
 fn simulated_parts(world: &World) -> Vec<f64> {
     let report = world.json(&["sim", "sim.toml", "--json"]);
     let cost = |(job, (_, _, kib)): (&Value, &(&str, u32, u32))| {
@@ -40,30 +41,34 @@ fn simulated_parts(world: &World) -> Vec<f64> {
     costs.iter().map(|one| one / costs.iter().sum::<f64>()).collect()
 }
 
-/// The same of a real service, in its steady state.
+/// The same for a real service in its steady state.
 fn live_parts(world: &World) -> Vec<f64> {
     let report = world.json(&["bench", "share", "live.toml", "--json"]);
     let jobs = report["runs"][0]["jobs"].as_array().unwrap().clone();
     jobs.iter().map(|job| job["share"].as_f64().unwrap()).collect()
 }
 
-/// How far the two worlds are apart: the largest difference of a job's part, against what the simulator says.
-fn apart(world: &World) -> (f64, String) {
-    let (lived, told) = (live_parts(world), simulated_parts(world));
-    let off = lived.iter().zip(&told).map(|(lived, told)| (lived / told - 1.0).abs()).fold(0.0, f64::max);
-    (off, format!("{lived:.4?} live, {told:.4?} in the simulator"))
+/// The largest difference of a job's share, relative to that of the simulator.
+fn difference(world: &World) -> (f64, String) {
+    let (measured, simulated) = (live_parts(world), simulated_parts(world));
+    let off = measured
+        .iter()
+        .zip(&simulated)
+        .map(|(measured, simulated)| (measured / simulated - 1.0).abs())
+        .fold(0.0, f64::max);
+    (off, format!("{measured:.4?} live, {simulated:.4?} in the simulator"))
 }
 
 #[test]
-fn jobs_get_the_same_parts_from_the_daemon_and_in_the_simulator() {
+fn daemon_and_simulator_give_jobs_the_same_shares() {
     let world = World::empty();
     for policy in ["user-then-size-fair", "size-fair"] {
         world.write("live.toml", live(policy));
         world.write("sim.toml", simulated(policy));
-        // Whatever else runs on this machine can only drive them apart: the closest of a few runs counts.
+        // Other load on this machine can only increase the difference: the best of a few runs counts.
         let runs: Vec<(f64, String)> = (0..12)
             .scan(false, |met, _| {
-                let run = (!*met).then(|| apart(&world))?;
+                let run = (!*met).then(|| difference(&world))?;
                 *met = run.0 < 0.05;
                 Some(run)
             })
@@ -73,13 +78,13 @@ fn jobs_get_the_same_parts_from_the_daemon_and_in_the_simulator() {
     }
 }
 
-/// How many times as slow as the simulator's the daemon's target is, so that little else counts.
+/// Slowdown of the daemon's target relative to the simulator's, so that other times do not matter.
 const SLOWER: f64 = 100.0;
-/// Files of one write each, which two at a time go to one target.
+/// Files of one write each, which go to one target two at a time.
 const FILE: usize = 2 << 20;
 const LOTS: [usize; 2] = [2, 6];
 
-/// How long the simulator's target takes from the last file's being there until all are behind, in seconds.
+/// Seconds that the simulator's target takes from the last write until everything is drained.
 fn simulated_drain(world: &World, files: usize) -> f64 {
     let drain = "[servers.drain]\norder = 'trio'\nalpha = 2\nstreams = 2\n";
     let target = "[[target]]\nid = 't'\ndevice = 'ost'\n";
@@ -93,7 +98,7 @@ fn simulated_drain(world: &World, files: usize) -> f64 {
     at("settled") - at("ended")
 }
 
-/// The same with the daemon, in the machine's time; with that, whatever it takes to ask for it.
+/// The same with the daemon, in real time, including the time of the request.
 fn live_drain(world: &World, run: usize, files: usize) -> f64 {
     for number in 0..files {
         world.well(&["put", "file", &format!("/f{run}-{files}-{number}")]);
@@ -106,28 +111,28 @@ fn live_drain(world: &World, run: usize, files: usize) -> f64 {
 }
 
 #[test]
-fn the_daemon_drains_as_fast_as_the_simulator_says() {
+fn daemon_drains_as_fast_as_the_simulator() {
     let mut world = World::empty();
-    std::fs::create_dir(world.path("behind")).unwrap();
+    std::fs::create_dir(world.path("backing")).unwrap();
     world.write("file", pattern(FILE, 7));
     world.write("forebay.toml", "[server.drain]\norder = 'trio'\nalpha = 2\n");
-    let backend = format!("model:ost,slower={SLOWER}:dir:{}", world.path("behind").display());
+    let backend = format!("model:ost,slower={SLOWER}:dir:{}", world.path("backing").display());
     world.start(&["--config", "forebay.toml", "--backend", &backend]);
     let [few, many] = LOTS.map(|files| simulated_drain(&world, files));
     let more = ((LOTS[1] - LOTS[0]) * FILE) as f64;
-    let told = more / ((many - few) * SLOWER);
-    // Whatever else runs on this machine only makes a drain take longer: the shortest of a few counts. What it takes to
+    let simulated = more / ((many - few) * SLOWER);
+    // Other load on this machine only makes a drain take longer: the shortest of a few counts. The time to
     // begin and to end is the same for few files and for many.
     let (mut shortest, mut seen) = ([f64::MAX; 2], Vec::new());
     for run in 0..15 {
         for (shortest, files) in shortest.iter_mut().zip(LOTS) {
             *shortest = shortest.min(live_drain(&world, run, files));
         }
-        let lived = more / (shortest[1] - shortest[0]);
-        seen.push(format!("{:.3} MB/s", lived / 1e6));
-        if (lived / told - 1.0).abs() < 0.05 {
+        let measured = more / (shortest[1] - shortest[0]);
+        seen.push(format!("{:.3} MB/s", measured / 1e6));
+        if (measured / simulated - 1.0).abs() < 0.05 {
             return;
         }
     }
-    panic!("{seen:?} live, {:.3} MB/s in the simulator", told / 1e6);
+    panic!("{seen:?} live, {:.3} MB/s in the simulator", simulated / 1e6);
 }

@@ -1,4 +1,4 @@
-//! `forebay check`: stores with nothing wrong, and with every kind of damage planted in them.
+//! `forebay check`: intact stores, and stores with every kind of damage.
 
 use crate::support::{Ran, World, pattern, text};
 use forebay_store::{AtRest, Batch, Kv};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const LEN: usize = 300_000;
 
-/// A store at rest with `/a/b`, `/a/f` and `/g` in it.
+/// A closed store with `/a/b`, `/a/f` and `/g`.
 fn store() -> World {
     let world = World::up();
     world.well(&["mkdir", "/a"]);
@@ -53,18 +53,18 @@ fn records(kv: &dyn Kv, letter: u8) -> Vec<Pair> {
     all
 }
 
-/// The entry of a name.
+/// The directory entry of a name.
 fn entry(kv: &dyn Kv, name: &str) -> Pair {
     let named = |(key, _): &Pair| key.get(17..) == Some(name.as_bytes());
     records(kv, b'e').into_iter().find(named).expect("there")
 }
 
-/// The key of a record of the file that a name leads to.
+/// The key of a record of the file with a name.
 fn of(kv: &dyn Kv, letter: u8, name: &str) -> Vec<u8> {
     [&[letter], &entry(kv, name).1[2..10]].concat()
 }
 
-/// A number as postcard writes it, and how many bytes it takes.
+/// A number in postcard's variable-length encoding.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -75,7 +75,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Two directories in each other.
+/// Two directories that contain each other.
 fn make_loop(kv: &dyn Kv, batch: &mut Batch) {
     let ((key, a), (_, b)) = (entry(kv, "a"), entry(kv, "b"));
     let inode = kv.get(&of(kv, b'i', "a")).expect("readable").expect("there");
@@ -88,7 +88,7 @@ fn make_loop(kv: &dyn Kv, batch: &mut Batch) {
     batch.remove(key);
 }
 
-/// A length of nothing for what has bytes.
+/// Sets the length of a file with data to 0.
 fn shorten(kv: &dyn Kv, batch: &mut Batch) {
     let key = of(kv, b's', "f");
     let value = kv.get(&key).expect("readable").expect("there");
@@ -98,22 +98,22 @@ fn shorten(kv: &dyn Kv, batch: &mut Batch) {
 
 struct Damage {
     kind: &'static str,
-    says: &'static str,
+    expected: &'static str,
     plant: fn(&dyn Kv, &mut Batch),
-    /// What has to be added to `--repair`; `None` if nothing helps.
+    /// Options needed with `--repair`; `None` if it cannot be repaired.
     repaired_by: Option<&'static [&'static str]>,
 }
 
 const DAMAGES: [Damage; 8] = [
     Damage {
         kind: "name",
-        says: "is missing",
+        expected: "is missing",
         plant: |kv, batch| batch.remove(of(kv, b'i', "f")),
         repaired_by: Some(&["--drop-dangling"]),
     },
     Damage {
         kind: "links",
-        says: "says it holds 4 directories",
+        expected: "says it holds 4 directories",
         plant: |kv, batch| {
             let mut counts = kv.get(&of(kv, b'd', "a")).expect("readable").expect("there");
             counts[4] += 3;
@@ -123,21 +123,21 @@ const DAMAGES: [Damage; 8] = [
     },
     Damage {
         kind: "orphan",
-        says: "has no name and is no orphan",
+        expected: "has no name and is no orphan",
         plant: |kv, batch| batch.remove(entry(kv, "f").0),
         repaired_by: Some(&[]),
     },
     Damage {
         kind: "orphan",
-        says: "there is no such directory",
+        expected: "there is no such directory",
         plant: |kv, batch| batch.remove(of(kv, b'i', "a")),
         repaired_by: Some(&[]),
     },
-    Damage { kind: "loop", says: "it is in a loop", plant: make_loop, repaired_by: None },
-    Damage { kind: "size", says: "/a/f (file ", plant: shorten, repaired_by: Some(&[]) },
+    Damage { kind: "loop", expected: "it is in a loop", plant: make_loop, repaired_by: None },
+    Damage { kind: "size", expected: "/a/f (file ", plant: shorten, repaired_by: Some(&[]) },
     Damage {
         kind: "orphan",
-        says: "holds bytes of file 77, which has no inode",
+        expected: "holds bytes of file 77, which has no inode",
         plant: |kv, batch| {
             let record = kv.get(&of(kv, b's', "f")).expect("readable").expect("there");
             batch.put([b"s".as_slice(), &77_u64.to_be_bytes()].concat(), record);
@@ -146,30 +146,32 @@ const DAMAGES: [Damage; 8] = [
     },
     Damage {
         kind: "store",
-        says: "cannot be read",
+        expected: "cannot be read",
         plant: |kv, batch| batch.put(of(kv, b'i', "f"), [9, 9]),
         repaired_by: None,
     },
 ];
 
 #[test]
-fn nothing_is_wrong_with_what_a_server_left_behind() {
+fn check_finds_nothing_wrong_after_a_clean_stop() {
     let world = store();
     let ran = check(&world, &world.path("store"), &[]);
     assert_eq!((ran.code, &json(&ran)), (0, &serde_json::json!({ "repaired": [], "found": [] })));
     assert_eq!(world.well(&["check", text(&world.path("store"))]), "nothing is wrong\n");
     world.run(&["check", "nowhere"]).failed(1, &["nowhere"]);
-    world.run(&["check"]).failed(2, &["STORES"]);
+    // Without directories the running service is checked.
+    world.run(&["check"]).failed(1, &["cannot reach the service"]);
     let mut world = world;
     world.start(&[]);
     world.run(&["check", "store"]).failed(1, &["is in use by process"]);
+    assert_eq!(world.well(&["check"]), "nothing is wrong\n");
 }
 
 #[test]
-fn every_kind_of_damage_is_found_and_repaired_where_that_is_safe() {
+fn every_kind_of_damage_is_found_and_repaired_if_safe() {
     let world = store();
     for (number, damage) in DAMAGES.iter().enumerate() {
-        let Damage { kind, says, plant, repaired_by } = damage;
+        let Damage { kind, expected, plant, repaired_by } = damage;
         let dir = copy(&world, &format!("store-{number}"));
         {
             let (store, mut batch) = (AtRest::open(&dir).expect("at rest"), Batch::default());
@@ -181,26 +183,26 @@ fn every_kind_of_damage_is_found_and_repaired_where_that_is_safe() {
         let found = json(&ran);
         assert_eq!(ran.code, 3, "{kind}: {found}");
         let flaws = found["found"].as_array().expect("a list").iter();
-        let told = |flaw: &Value| {
-            flaw["kind"] == *kind && flaw["what"].as_str().is_some_and(|what| what.contains(says))
+        let reported = |flaw: &Value| {
+            flaw["kind"] == *kind && flaw["what"].as_str().is_some_and(|what| what.contains(expected))
         };
-        assert!(flaws.clone().any(told), "{kind}: {says}: {found}");
+        assert!(flaws.clone().any(reported), "{kind}: {expected}: {found}");
         let plain = check(&world, &dir, &["--repair"]);
         assert_eq!(
             plain.code,
             if *repaired_by == Some(&[][..]) { 0 } else { 3 },
-            "{says}: {}{}",
+            "{expected}: {}{}",
             plain.out,
             plain.err
         );
         let Some(more) = repaired_by else { continue };
         if !more.is_empty() {
             let ran = check(&world, &dir, &[&["--repair"], *more].concat());
-            assert_eq!(ran.code, 0, "{says}: {}{}", ran.out, ran.err);
+            assert_eq!(ran.code, 0, "{expected}: {}{}", ran.out, ran.err);
             assert!(!json(&ran)["repaired"].as_array().expect("a list").is_empty());
         }
         let again = check(&world, &dir, &[]);
-        assert_eq!((again.code, kinds(&json(&again))), (0, Vec::new()), "{says}");
+        assert_eq!((again.code, kinds(&json(&again))), (0, Vec::new()), "{expected}");
     }
 }
 
@@ -213,7 +215,7 @@ fn serve(world: &mut World, dir: &Path) {
 }
 
 #[test]
-fn what_was_repaired_is_all_there() {
+fn repaired_store_has_all_its_files() {
     let mut world = store();
     // The name, the directory and the length of a file.
     for (number, path) in [(2, None), (3, Some("/a/f")), (5, Some("/a/f"))] {
@@ -235,7 +237,7 @@ fn what_was_repaired_is_all_there() {
 }
 
 #[test]
-fn lost_regions_and_what_was_in_them_are_found() {
+fn lost_regions_and_their_files_are_found() {
     let world = store();
     let dir = copy(&world, "damaged");
     let log = dir.join("regions/r00000.log");
@@ -257,9 +259,9 @@ fn lost_regions_and_what_was_in_them_are_found() {
     }
 }
 
-/// What one server of several holds is compared with what another one says.
+/// The data on one server is compared with the inode on another.
 #[test]
-fn lengths_that_several_servers_disagree_about_are_gathered_again() {
+fn inconsistent_lengths_are_collected_again_from_servers() {
     let mut world = World::empty();
     world.start(&["--servers", "3"]);
     world.well(&["layout", "set", "/", "--stripe", "64KiB"]);
@@ -270,7 +272,7 @@ fn lengths_that_several_servers_disagree_about_are_gathered_again() {
     let stores = ["store", "store.1", "store.2"].map(|name| text(&world.path(name)).to_owned());
     let args = ["check", "--json", &stores[0], &stores[1], &stores[2]];
     assert_eq!(world.run(&args).well().code, 0);
-    // The inode says that nobody else has bytes of it.
+    // The inode claims that no other server has data of the file.
     let at_rest = |index: usize| AtRest::open(Path::new(&stores[index])).expect("at rest");
     let home = (0..3)
         .find(|&index| records(&**at_rest(index).meta(), b'e').iter().any(|(key, _)| key.ends_with(b"f")));
@@ -290,7 +292,7 @@ fn lengths_that_several_servers_disagree_about_are_gathered_again() {
     assert!(world.run(&["cat", "/f"]).well().bytes == pattern(LEN, 1));
 }
 
-/// An inode of a file whose record ends with what is known of its length: least, touched, unsettled, elsewhere.
+/// An inode without the length fields at the end of its record: least, touched, unsettled, elsewhere.
 fn without_extent(inode: &[u8]) -> Vec<u8> {
     let known = varint(LEN as u64);
     let at = inode.windows(known.len()).rposition(|bytes| bytes == known).expect("its length is noted");

@@ -1,7 +1,8 @@
-//! Ten thousand jobs at once, and one that lies: a real server, real connections, and who gets how much.
+//! Ten thousand jobs at once, and one with false claims: a real server, real connections, and the share of each
+//! job.
 
 use crate::support::{World, skip};
-use crate::users::{as_nobody_command, home};
+use crate::users::{as_other_user_command, home};
 use forebay_client::{Address, Client, ClientConfig};
 use forebay_model::{Error, ErrorKind, FileId, Job, JobId};
 use forebay_wire::{Answer, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, JobState, Request};
@@ -18,10 +19,10 @@ use std::time::Duration;
 
 /// Jobs of one user; another user has one more.
 const CROWD: u64 = 9_999;
-/// Requests that the lone job keeps under way on each of its connections.
+/// Requests that the single job keeps in flight on each of its connections.
 const DEPTH: usize = 64;
 
-/// Whether this process may have so many files open; where it can, it sees to it.
+/// Whether this process may open this number of files; raises the limit if possible.
 fn may_open(count: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {
@@ -32,7 +33,7 @@ fn may_open(count: u64) -> bool {
     setrlimit(Resource::Nofile, limit).is_ok()
 }
 
-/// One of the crowd: a connection that knows nothing but the wire, and needs no more than one descriptor.
+/// A minimal client of the wire protocol that needs only one descriptor.
 struct Guest(UnixStream);
 
 impl Guest {
@@ -40,8 +41,7 @@ impl Guest {
         let (label, user, group) = (number.to_string(), "crowd".to_owned(), "g".to_owned());
         let job = Job { label, user, group, nodes: 1, priority: 1 };
         let client = u128::from(number) + 1;
-        let (channel, nonce) = (Channel::Control, [7; 32]);
-        let hello = Hello { version: VERSION, channel, client, job, nonce, roster: None };
+        let hello = Hello { version: VERSION, channel: Channel::Control, client, job, roster: None };
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut guest = Guest(stream);
@@ -67,8 +67,8 @@ impl Guest {
         body(&bytes).unwrap()
     }
 
-    /// Asks for something that costs a turn, and comes to nothing.
-    fn ask(&mut self) {
+    /// Sends a request that costs a turn and has no effect.
+    fn request(&mut self) {
         let request = Request::Walk { dir: FileId::ROOT, path: b"nothing".to_vec(), follow: true };
         self.send(FrameKind::Call, &Call { identity: None, request });
     }
@@ -79,9 +79,9 @@ impl Guest {
     }
 }
 
-/// The job of another user, which always has requests waiting; how many were answered is counted.
-async fn hermit(service: Address, served: &Arc<AtomicU64>) -> Vec<Client> {
-    let (label, user, group) = ("lone".to_owned(), "hermit".to_owned(), "g".to_owned());
+/// The job of another user, which always has requests waiting; counts the replies.
+async fn single_job(service: Address, served: &Arc<AtomicU64>) -> Vec<Client> {
+    let (label, user, group) = ("lone".to_owned(), "single_job".to_owned(), "g".to_owned());
     let job = Job { label, user, group, nodes: 1, priority: 1 };
     let config = ClientConfig { job, outstanding: DEPTH, ..ClientConfig::new(service) };
     let mut clients = Vec::new();
@@ -101,7 +101,7 @@ async fn hermit(service: Address, served: &Arc<AtomicU64>) -> Vec<Client> {
 }
 
 #[test]
-fn ten_thousand_jobs_are_served_and_one_user_has_half_with_one_job() {
+fn single_job_of_a_user_gets_half_beside_ten_thousand_jobs() {
     if !may_open(CROWD + 300) {
         return skip("10,000 jobs at once: this process may not open as many files");
     }
@@ -114,16 +114,16 @@ fn ten_thousand_jobs_are_served_and_one_user_has_half_with_one_job() {
     let mut crowd: Vec<Guest> = (0..CROWD).map(|number| Guest::enter(&socket, number).unwrap()).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let served = Arc::new(AtomicU64::new(0));
-    let lone = runtime.block_on(hermit(Address::Unix(socket.clone()), &served));
+    let lone = runtime.block_on(single_job(Address::Unix(socket.clone()), &served));
     let refused = Guest::enter(&socket, CROWD).err().expect("refused");
     assert!(refused.kind() == ErrorKind::Busy, "{refused}");
     assert!(refused.to_string().contains("10000 jobs are connected already"), "{refused}");
 
-    crowd.iter_mut().for_each(Guest::ask);
-    // The question overtakes all that wait: else it would be answered after them.
+    crowd.iter_mut().for_each(Guest::request);
+    // The status request overtakes all waiting requests.
     let look = || runtime.block_on(lone[0].status()).unwrap();
     let mut status = look();
-    // Until the server has read what all have sent, more come than are served.
+    // Until the server has read all requests, more arrive than are served.
     loop {
         std::thread::sleep(Duration::from_millis(50));
         let later = look();
@@ -136,21 +136,21 @@ fn ten_thousand_jobs_are_served_and_one_user_has_half_with_one_job() {
     let left = status.waiting.saturating_sub(2 * DEPTH as u64);
     assert!(left > CROWD / 4, "the server answers while thousands wait: {left}");
     assert!(status.jobs.len() <= 512, "an answer has its bounds: {}", status.jobs.len());
-    let hermit = status.jobs.iter().find(|job| job.id == JobId::from_label("lone")).expect("the busiest");
-    assert_eq!((hermit.state, hermit.share), (JobState::Active, 500_000));
+    let single_job = status.jobs.iter().find(|job| job.id == JobId::from_label("lone")).expect("the busiest");
+    assert_eq!((single_job.state, single_job.share), (JobState::Active, 500_000));
     crowd.iter_mut().for_each(Guest::is_answered);
-    // While the rest of the crowd had a turn each, the lone job had as many.
+    // While every other job of the crowd had a turn, the single job had as many.
     let got = served.load(Relaxed) - before;
     let part = got as f64 / (got + left) as f64;
     assert!((0.44..=0.54).contains(&part), "one job of 10,000, but one user of two: {part:.3}");
 }
 
-/// A job at work; it ends with the test.
+/// A running job, which is killed at the end of the test.
 struct Job4711(Child);
 
 impl Drop for Job4711 {
     fn drop(&mut self) {
-        // Most likely it works still.
+        // The job is most likely still running.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -163,16 +163,17 @@ fn work(mut command: Command, name: &str, claims: &[(&str, &str)]) -> Job4711 {
     Job4711(command.spawn().unwrap())
 }
 
-/// A user who is not root says that his job is another's, of root, in root's group, on a million nodes, and most
-/// important of all. He gains what the site allows anybody to say, and nothing of other users' where users count.
+/// A user other than root claims the job id of root's job, root's group, a million nodes and the highest
+/// priority. That user gains only what the site believes of any user, and nothing of other users' share where
+/// users count.
 #[test]
-fn a_job_that_lies_gains_nothing_but_what_the_site_believes_anybody() {
+fn false_job_claims_gain_only_what_the_site_trusts() {
     let mut world = World::empty();
     let Some(home) = home(&world) else { return };
     world.write("forebay.toml", "[server.trust]\nnodes = 2\npriority = 1\n");
     let device = ["--policy", "user-then-size-fair", "--device-rate", "24MiB/s"];
     world.start(&[&device[..], &["--config", "forebay.toml"]].concat());
-    // A place where anybody may write.
+    // A directory that all users may write to.
     let owner = ClientConfig::new(Address::Unix(world.path("sock")));
     let owner = forebay_client::blocking::Client::connect(owner).unwrap();
     owner.mkdir("/any", 0o777).unwrap();
@@ -180,15 +181,15 @@ fn a_job_that_lies_gains_nothing_but_what_the_site_believes_anybody() {
         [("FOREBAY_JOB_ID", id), ("FOREBAY_JOB_USER", user), ("FOREBAY_JOB_NODES", nodes)]
     };
     let _honest = work(world.command(&["bench-job"]), "any/honest", &job("4711", "ada", "4"));
-    until_there(&world, 1);
+    until_active(&world, 1);
     let service = world.service();
-    let liar = as_nobody_command(&world, &home, &["bench-job", "--service", &service]);
+    let liar = as_other_user_command(&world, &home, &["bench-job", "--service", &service]);
     let lies = [("FOREBAY_JOB_GROUP", "root"), ("FOREBAY_JOB_PRIORITY", "1000000")];
     let claims = [&job("4711", "root", "1000000")[..], &lies].concat();
     let _liar = work(liar, "any/liar", &claims);
-    until_there(&world, 2);
-    let nobody = find(&table(&world), "4711@nobody").clone();
-    assert_eq!((&nobody["user"], &nobody["nodes"]), (&"nobody".into(), &2.into()), "{nobody}");
+    until_active(&world, 2);
+    let other_user = find(&table(&world), "4711@nobody").clone();
+    assert_eq!((&other_user["user"], &other_user["nodes"]), (&"nobody".into(), &2.into()), "{other_user}");
     for (policy, due) in [
         ("user-then-size-fair", 0.5),
         ("group-user-size-fair", 0.5),
@@ -196,18 +197,18 @@ fn a_job_that_lies_gains_nothing_but_what_the_site_believes_anybody() {
         ("priority-fair", 0.5),
     ] {
         world.well(&["policy", "set", policy]);
-        // Whatever else runs on this machine only drives shares apart: one good look of a few counts.
+        // Other load on this machine only distorts shares: one good sample of a few counts.
         let mut parts = Vec::new();
         while parts.last().is_none_or(|part: &f64| (part - due).abs() >= 0.03) {
-            assert!(parts.len() < 8, "{policy}: who lies has {parts:.3?} instead of {due:.3}");
+            assert!(parts.len() < 8, "{policy}: the false job has {parts:.3?} instead of {due:.3}");
             std::thread::sleep(Duration::from_millis(300));
-            parts.push(part_of_the_liar(&world));
+            parts.push(share_of_the_false_job(&world));
         }
     }
 }
 
-/// What who lies has of what both write.
-fn part_of_the_liar(world: &World) -> f64 {
+/// The share of the job with false claims in what both write.
+fn share_of_the_false_job(world: &World) -> f64 {
     let before = table(world);
     std::thread::sleep(Duration::from_millis(1_500));
     let after = table(world);
@@ -227,8 +228,8 @@ fn find<'a>(table: &'a Value, label: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no job {label} in {table}"))
 }
 
-/// Waits until so many jobs write.
-fn until_there(world: &World, count: usize) {
+/// Waits until `count` jobs write.
+fn until_active(world: &World, count: usize) {
     let writes = |job: &&Value| job["written"].as_u64().is_some_and(|written| written > 0);
     for _ in 0..600 {
         if table(world)["jobs"].as_array().unwrap().iter().filter(writes).count() >= count {

@@ -1,4 +1,4 @@
-//! The demo, small.
+//! `forebay demo` with little data.
 
 use crate::support::{World, run};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,7 +11,7 @@ fn leftovers(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn every_byte_survives_and_nothing_is_left_behind() {
+fn demo_keeps_every_byte_and_removes_its_files() {
     let world = World::empty();
     std::fs::create_dir(world.path("tmp")).unwrap();
     let mut command = world.command(&["demo", "--json", "--size", "384MiB"]);
@@ -47,13 +47,13 @@ fn every_byte_survives_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn an_interrupted_demo_cleans_up() {
+fn interrupted_demo_cleans_up() {
     let world = World::empty();
     std::fs::create_dir(world.path("tmp")).unwrap();
     let mut command = world.command(&["demo", "--size", "384MiB"]);
     command.env("TMPDIR", world.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // Wherever it is by then, once it has begun: it may be anywhere between its first and its last step.
+    // At a random time after the start, between the first and the last step.
     while leftovers(&world).is_empty() && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -67,7 +67,7 @@ fn an_interrupted_demo_cleans_up() {
 }
 
 #[test]
-fn sharing_is_seen_while_it_happens() {
+fn demo_shows_sharing_live() {
     let world = World::empty();
     let shown = world.run(&["demo", "--size", "48MiB"]).out;
     let at = |what: &str| shown.find(what).unwrap_or_else(|| panic!("expected {what:?} in {shown}"));

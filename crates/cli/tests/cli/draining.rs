@@ -1,4 +1,4 @@
-//! bench drain, and what leaves for modelled targets.
+//! `bench drain`: draining to modelled targets.
 
 use crate::support::World;
 
@@ -7,11 +7,11 @@ const SMALL: &str = "title = 'Small'\ncompare = ['direct', 'arrival', 'offset', 
                      [[job]]\n[[job]]\nsize = '2MiB'\nprocesses = 2\n";
 
 #[test]
-fn ways_to_storage_are_compared() {
+fn bench_drain_compares_variants() {
     let world = World::empty();
     world.write("small.toml", SMALL);
-    let told = world.json(&["bench", "drain", "small.toml", "--json", "--out", "pictures"]);
-    let runs = told["runs"].as_array().expect("a list of runs");
+    let report = world.json(&["bench", "drain", "small.toml", "--json", "--out", "pictures"]);
+    let runs = report["runs"].as_array().expect("a list of runs");
     assert_eq!(runs.len(), 12);
     for run in runs {
         let bandwidth = run["bandwidth"].as_f64().expect("a bandwidth");
@@ -22,11 +22,9 @@ fn ways_to_storage_are_compared() {
     }
     let ways: Vec<&str> = runs.iter().take(6).filter_map(|run| run["way"].as_str()).collect();
     assert_eq!(ways, ["direct", "arrival", "offset", "target", "trio", "trio fcfs quantum=1MiB"]);
-    assert!(told["bars"].as_array().is_some_and(|bars| bars.len() > 8), "{told}");
+    assert!(report["bars"].as_array().is_some_and(|bars| bars.len() > 8), "{report}");
     let picture = std::fs::read_to_string(world.path("pictures/small.svg")).expect("a picture");
-    assert!(
-        picture.starts_with("<svg") && picture.contains("bandwidth") && picture.contains("jobs that are out")
-    );
+    assert!(picture.starts_with("<svg") && picture.contains("bandwidth") && picture.contains("drained jobs"));
 }
 
 #[test]
@@ -35,13 +33,13 @@ fn several_servers_drain_a_scenario() {
     let text = "compare = ['trio', 'offset']\npatterns = ['N:1', 'N:N']\ntargets = 2\nservers = 2\nprocesses = 4\nsize = '4MiB'\n\
                 grain = 64\nslower = 0.1\n";
     world.write("several.toml", text);
-    let told = world.json(&["bench", "drain", "several.toml", "--json"]);
-    let runs = told["runs"].as_array().expect("a list of runs");
-    assert!(runs.len() == 4 && runs.iter().all(|run| run["bandwidth"].as_f64() > Some(0.0)), "{told}");
+    let report = world.json(&["bench", "drain", "several.toml", "--json"]);
+    let runs = report["runs"].as_array().expect("a list of runs");
+    assert!(runs.len() == 4 && runs.iter().all(|run| run["bandwidth"].as_f64() > Some(0.0)), "{report}");
 }
 
 #[test]
-fn what_cannot_be_meant_is_told_before_anything_is_run() {
+fn scenario_errors_are_reported_before_the_run() {
     let world = World::empty();
     world.write("bad.toml", "compare = ['trio slowly']\nsize = '4MiB'\n");
     world.run(&["bench", "drain", "bad.toml"]).failed(2, &["bad.toml:1", "trio slowly", "alpha=learnt"]);

@@ -1,11 +1,11 @@
-//! Exit codes and sentences.
+//! Exit codes and error messages.
 
 use crate::support::{World, pattern};
 use std::io::Read;
 use std::process::Stdio;
 
 #[test]
-fn wrong_usage_is_told_in_a_line_and_ends_with_2() {
+fn usage_errors_are_one_line_and_exit_with_2() {
     let world = World::empty();
     for (args, parts) in [
         (&[][..], &["a command is missing", "forebay --help"][..]),
@@ -26,7 +26,7 @@ fn wrong_usage_is_told_in_a_line_and_ends_with_2() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_in_a_line_and_ends_with_1() {
+fn failures_are_one_line_and_exit_with_1() {
     let world = World::up();
     world.write("f", "x");
     world.well(&["put", "f", "/f"]);
@@ -61,7 +61,7 @@ fn what_cannot_be_done_is_told_in_a_line_and_ends_with_1() {
 }
 
 #[test]
-fn nobody_there() {
+fn missing_service_is_reported() {
     let world = World::empty();
     world.run(&["status"]).failed(
         1,
@@ -76,7 +76,7 @@ fn nobody_there() {
 }
 
 #[test]
-fn a_reader_who_has_had_enough_is_no_error() {
+fn closed_output_pipe_is_no_error() {
     let world = World::up();
     world.write("f", pattern(20 << 20, 1));
     world.well(&["put", "f", "/f"]);

@@ -5,17 +5,17 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 #[test]
-fn files_of_all_sizes_come_back_as_they_went() {
+fn files_of_all_sizes_are_copied_in_and_out_unchanged() {
     const PIECE: usize = 8 << 20;
     let world = World::up();
     let sizes = [0, 1, 4095, 65_537, PIECE - 1, PIECE, PIECE + 1, 4 * PIECE + 12_345];
     for (seed, size) in sizes.into_iter().enumerate() {
         let bytes = pattern(size, seed as u8);
         let from = world.write("from", &bytes);
-        let said = world.well(&["put", text(&from), "/f"]);
-        assert!(said.starts_with("put 1 file, "), "{said}");
-        let said = world.well(&["get", "/f", "to"]);
-        assert!(said.starts_with("got 1 file, "), "{said}");
+        let printed = world.well(&["put", text(&from), "/f"]);
+        assert!(printed.starts_with("put 1 file, "), "{printed}");
+        let printed = world.well(&["get", "/f", "to"]);
+        assert!(printed.starts_with("got 1 file, "), "{printed}");
         assert!(std::fs::read(world.path("to")).unwrap() == bytes, "{size} bytes differ after get");
         assert!(world.run(&["cat", "/f"]).well().bytes == bytes, "{size} bytes differ after cat");
         assert_eq!(world.json(&["stat", "/f", "--json"])[0]["size"], size);
@@ -39,15 +39,15 @@ fn a_shorter_file_replaces_a_longer_one() {
 fn standard_input_and_output() {
     let world = World::up();
     for input in [pattern(10 << 20, 7), Vec::new()] {
-        let said = world.fed(&["put", "-", "/stream"], &input).well().out;
-        assert!(said.starts_with("put 1 file"), "{said}");
+        let printed = world.fed(&["put", "-", "/stream"], &input).well().out;
+        assert!(printed.starts_with("put 1 file"), "{printed}");
         assert!(world.run(&["get", "/stream", "-"]).well().bytes == input);
     }
     world.write("a", "one ");
     world.write("b", "two");
     world.well(&["put", "a", "b", "/"]);
     assert_eq!(world.well(&["cat", "/a", "/b"]), "one two");
-    world.fed(&["put", "-", "/"], b"x").failed(1, &["/ is a directory", "name the file"]);
+    world.fed(&["put", "-", "/"], b"x").failed(1, &["/ is a directory", "name a file"]);
     world.run(&["put", "-", "a", "/"]).failed(2, &["standard input"]);
 }
 
@@ -86,7 +86,7 @@ fn same_trees(a: &Path, b: &Path) {
 }
 
 #[test]
-fn directories_come_back_as_they_went() {
+fn directories_are_copied_in_and_out_unchanged() {
     let world = World::up();
     make_tree(&world);
     world.run(&["put", "tree", "/"]).failed(1, &["cannot put tree", "directory", "put -r"]);
@@ -97,7 +97,7 @@ fn directories_come_back_as_they_went() {
     let summary = world.json(&["get", "-r", "/tree", "back", "--json"]);
     assert_eq!((&summary["files"], &summary["directories"]), (&6.into(), &4.into()));
     same_trees(&world.path("tree"), &world.path("back"));
-    // Once more, over what is there: into a directory of that name.
+    // Copy again over existing files: into a directory of that name.
     world.well(&["put", "-r", "tree", "/"]);
     std::fs::create_dir(world.path("into")).unwrap();
     world.well(&["get", "-r", "/tree", "into"]);
@@ -106,7 +106,7 @@ fn directories_come_back_as_they_went() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told_and_the_rest_goes_on() {
+fn failed_copies_are_reported_and_the_rest_continues() {
     let world = World::up();
     world.write("good", "good");
     world.well(&["mkdir", "/d"]);

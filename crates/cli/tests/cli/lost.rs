@@ -1,10 +1,11 @@
-//! A service that loses the store of one of its servers: it goes on without, says what is gone, and takes an empty store
-//! only when told.
+//! A service that loses the store of one of its servers: it continues without the store, reports the losses,
+//! and accepts an empty store only after `server replace`.
 
 use crate::support::{Ran, World, pattern, run};
 use forebay_model::{FileId, Member, Members, Name, ServerId};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,26 +14,46 @@ const FILES: u8 = 9;
 
 /// How the three servers of a service run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Deployment {
+pub(crate) enum Deployment {
     OneProcess,
     ProcessEach,
 }
 
+/// Which Unix sockets the list of servers names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sockets {
+    /// Each server's own.
+    Own,
+    /// That of the first server for all, as on hosts that have their sockets at one path.
+    OnePath,
+    /// None, as of servers on other hosts.
+    Unlisted,
+}
+
 /// Three servers, with numbers from 0.
-struct Trio {
-    world: World,
+pub(crate) struct Trio {
+    pub(crate) world: World,
     deployment: Deployment,
 }
 
 impl Trio {
-    fn up(deployment: Deployment) -> Trio {
+    pub(crate) fn up(deployment: Deployment) -> Trio {
+        Trio::listed(deployment, Sockets::Own)
+    }
+
+    pub(crate) fn listed(deployment: Deployment, sockets: Sockets) -> Trio {
         let world = World::empty();
         if deployment == Deployment::ProcessEach {
             let mut list = format!("[server]\ntcp = true\nkey = '{}'\n", world.path("key").display());
             for number in 0..3 {
-                let (address, socket) = (forebay_dice::address(), world.path(&name("sock", number)));
+                let address = address_of(number);
                 list += &format!("[[server.servers]]\nserver = {number}\naddress = 'tcp:{address}'\n");
-                list += &format!("socket = '{}'\n", socket.display());
+                let socket = match sockets {
+                    Sockets::Own => Some(world.path(&name("sock", number))),
+                    Sockets::OnePath => Some(world.path("sock")),
+                    Sockets::Unlisted => None,
+                };
+                list += &socket.map_or_else(String::new, |path| format!("socket = '{}'\n", path.display()));
             }
             world.write("forebay.toml", list);
         }
@@ -41,35 +62,35 @@ impl Trio {
         trio
     }
 
-    /// Starts all servers, and says what they say.
-    fn start(&mut self) -> Vec<Value> {
+    /// Starts all servers and returns their output.
+    pub(crate) fn start(&mut self) -> Vec<Value> {
         match self.deployment {
             Deployment::OneProcess => vec![self.world.start(&["--servers", "3"])],
-            Deployment::ProcessEach => {
-                let start = |number: usize| {
-                    let (store, socket) = (self.store(number), self.world.path(&name("sock", number)));
-                    let mut command =
-                        self.world.command(&["up", "--detach", "--json", "--disk", "--capacity", "128MiB"]);
-                    command.arg("--store").arg(store).arg("--socket").arg(socket);
-                    command.arg("--server").arg(number.to_string());
-                    serde_json::from_str(&run(command).well().out).expect("JSON")
-                };
-                let started: Vec<Value> = (0..3).map(start).collect();
-                started.iter().for_each(|one| self.world.watch(one["pid"].as_u64().expect("a process")));
-                started
-            }
+            Deployment::ProcessEach => (0..3).map(|number| self.start_one(number)).collect(),
         }
     }
 
-    fn stop(&mut self) {
-        assert_eq!(self.world.well(&["down"]), "");
+    /// Starts one server in its own process.
+    pub(crate) fn start_one(&mut self, number: usize) -> Value {
+        let (store, socket) = (self.store(number), self.world.path(&name("sock", number)));
+        let mut command = self.world.command(&["up", "--detach", "--json", "--disk", "--capacity", "128MiB"]);
+        command.arg("--store").arg(store).arg("--socket").arg(socket);
+        command.arg("--server").arg(number.to_string());
+        let started: Value = serde_json::from_str(&run(command).well().out).expect("JSON");
+        self.world.watch(started["pid"].as_u64().expect("a process"));
+        started
     }
 
-    fn store(&self, number: usize) -> PathBuf {
+    pub(crate) fn stop(&mut self) {
+        let printed = self.world.well(&["down"]);
+        assert_eq!(printed.is_empty(), self.deployment == Deployment::OneProcess, "{printed}");
+    }
+
+    pub(crate) fn store(&self, number: usize) -> PathBuf {
         self.world.path(&name("store", number))
     }
 
-    /// What a server says of itself.
+    /// The status of a server.
     fn status(&self, server: usize) -> Value {
         self.world.json(&["status", "--json"])["servers"][server]["status"].clone()
     }
@@ -85,7 +106,8 @@ impl Trio {
         panic!("{}", self.world.well(&["status"]));
     }
 
-    /// Waits until the servers list just these files, with so many bytes of each, as lost; and these besides.
+    /// Waits until the servers list exactly these files, with these numbers of lost bytes, and these other
+    /// losses.
     fn await_lost(&self, expected: &BTreeMap<String, u64>, besides: &[String]) {
         let mut listed = (BTreeMap::new(), Vec::new());
         for _ in 0..2400 {
@@ -112,7 +134,7 @@ impl Trio {
         assert_eq!(listed, (expected.clone(), besides.to_vec()));
     }
 
-    /// The servers that hold a file's bytes.
+    /// The servers that hold a file's data.
     fn servers(&self, path: &str) -> Vec<u64> {
         let shown = self.world.json(&["layout", "show", path, "--json"]);
         let servers = shown["layout"]["servers"].as_array().expect("a list");
@@ -124,8 +146,18 @@ impl Trio {
     }
 }
 
-/// A name in the root directory that is at home on a server.
-fn name_on(server: u16, like: &str) -> String {
+/// The address of a server: each has its own loopback address.
+fn address_of(number: usize) -> SocketAddr {
+    let mut address = forebay_testkit::address();
+    if let IpAddr::V4(host) = address.ip() {
+        let [_, _, middle, low] = host.octets();
+        address.set_ip(Ipv4Addr::new(127, 128 + number as u8, middle, low).into());
+    }
+    address
+}
+
+/// A name in the root directory that a server is responsible for.
+pub(crate) fn name_on(server: u16, like: &str) -> String {
     let member = |n| Member { server: ServerId(n), address: String::new(), socket: None };
     let members = Members::new(1, (0..3).map(member).collect()).expect("a list");
     let is_there = |text: &String| {
@@ -138,17 +170,17 @@ fn name(of: &str, number: usize) -> String {
     if number == 0 { of.to_owned() } else { format!("{of}.{number}") }
 }
 
-/// How many bytes of a file are on a server.
+/// The number of a file's bytes on a server.
 fn share(len: usize, servers: &[u64], of: u64) -> u64 {
     let stripes = (0..len).step_by(STRIPE).zip(servers.iter().cycle());
     stripes.filter(|(_, server)| **server == of).map(|(from, _)| (len - from).min(STRIPE) as u64).sum()
 }
 
-/// Files in `/plain`, each on one server, and in `/striped`, over all; with the servers that have something of them.
+/// Creates files in `/plain`, each on one server, and in `/striped`, over all; returns them with their servers.
 fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
     let mut files = Vec::new();
     for (like, servers) in [("plain", "1"), ("striped", "0")] {
-        // The directory itself is not lost.
+        // The directory itself must not be lost.
         let dir = &format!("/{}", name_on(0, like));
         trio.world.well(&["mkdir", dir]);
         trio.world.well(&["layout", "set", dir, "--servers", servers, "--stripe", "64KiB"]);
@@ -164,12 +196,12 @@ fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
 }
 
 #[test]
-fn a_lost_store_is_replaced_in_one_process() {
+fn lost_store_is_replaced_in_one_process() {
     lose_and_replace(Deployment::OneProcess);
 }
 
 #[test]
-fn a_lost_store_is_replaced_in_a_process_of_its_own() {
+fn lost_store_is_replaced_in_separate_processes() {
     lose_and_replace(Deployment::ProcessEach);
 }
 
@@ -197,12 +229,12 @@ fn lose_and_replace(deployment: Deployment) {
             false => assert!(trio.read(path).well().bytes == *bytes, "{path}"),
         }
     }
-    // However often it is started, an empty store is not let in unasked.
+    // An empty store is refused however often the server is started.
     trio.stop();
     trio.start();
     trio.await_standing(1, |standing| standing["Refused"].is_string());
-    let said = trio.world.well(&["server", "replace", "1"]);
-    assert!(said.contains("server 1 may join with a new store"), "{said}");
+    let printed = trio.world.well(&["server", "replace", "1"]);
+    assert!(printed.contains("server 1 may join with a new store"), "{printed}");
     trio.await_standing(1, |standing| standing == "Joined");
     for (path, bytes, servers) in &files {
         match servers.contains(&1) {
@@ -229,12 +261,12 @@ fn lose_and_replace(deployment: Deployment) {
     let line =
         shown.lines().find(|line| line.starts_with(&format!("  LOST      {path}: "))).expect("it is listed");
     assert!(line.ends_with("bytes were lost with the store of server 1"), "{line}");
-    let said = "(5 bytes) in /: its name was lost with the store of server 1, the rest was not";
+    let printed = "(5 bytes) in /: its name was lost with the store of server 1, the rest was not";
     assert!(
-        shown.lines().any(|line| line.starts_with("  LOST      a file ") && line.ends_with(said)),
+        shown.lines().any(|line| line.starts_with("  LOST      a file ") && line.ends_with(printed)),
         "{shown}"
     );
-    // What is written again or removed is not lost any more.
+    // Files that are written again or removed are not lost any more.
     let (again, removed) = (path.clone(), expected.first_key_value().expect("two").0.clone());
     trio.world.write("file", pattern(4 * STRIPE, 77));
     trio.world.well(&["put", "file", &again]);
@@ -242,13 +274,13 @@ fn lose_and_replace(deployment: Deployment) {
     expected.retain(|path, _| *path != again && *path != removed);
     trio.await_lost(&expected, &besides);
     assert!(trio.read(&again).well().bytes == pattern(4 * STRIPE, 77));
-    // Until somebody has seen what is lost, what is not found may have been.
+    // Until the losses are acknowledged, a name that is not found may have been lost.
     trio.stop();
     let stores = [0, 1, 2].map(|number| trio.store(number).display().to_string());
     let check = ["check", "--json", &stores[0], &stores[1], &stores[2], "--repair", "--drop-dangling"];
     let checked = trio.world.run(&check);
     let found: Value = serde_json::from_str(&checked.out).expect("JSON");
-    assert_eq!(checked.code, 3, "what is lost stays lost: {found}");
+    assert_eq!(checked.code, 3, "losses stay listed: {found}");
     let found = found["found"].as_array().expect("a list");
     assert!(found.len() == expected.len() && found.iter().all(|flaw| flaw["kind"] == "lost"), "{found:?}");
     trio.start();

@@ -1,14 +1,18 @@
-//! The command line from outside: the real binary, real servers, real files.
+//! The command line: the real binary, real servers, real files.
 
 mod agreement;
 mod calibrate;
 mod checking;
+mod cluster;
 mod crowd;
 mod demo;
 mod draining;
 mod errors;
 mod files;
+mod first_hour;
+mod hosts;
 mod lost;
+mod mapped;
 mod mount;
 mod mpi;
 mod names;
@@ -17,9 +21,9 @@ mod route;
 mod run;
 mod server;
 mod settings;
-mod several;
 mod sharing;
 mod speed;
+mod strangers;
 mod support;
 mod union;
 mod users;

@@ -3,7 +3,7 @@
 use crate::support::{World, run, skip};
 use std::process::Command;
 
-/// Says so where this machine cannot mount.
+/// Whether this machine can mount; prints a note if not.
 fn can_mount() -> bool {
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => true,
@@ -15,7 +15,7 @@ fn can_mount() -> bool {
 }
 
 #[test]
-fn a_directory_becomes_the_service_and_is_given_back() {
+fn mount_and_umount_a_directory() {
     if !can_mount() {
         return;
     }
@@ -26,7 +26,8 @@ fn a_directory_becomes_the_service_and_is_given_back() {
     std::fs::write(dir.join("f"), "through the mount").unwrap();
     assert_eq!(world.well(&["cat", "/f"]), "through the mount");
     let busy = std::fs::File::open(dir.join("f")).unwrap();
-    world.run(&["umount", "mnt"]).failed(1, &["cannot unmount", "in use", "-l"]);
+    let user = format!("in use by process {} (", std::process::id());
+    world.run(&["umount", "mnt"]).failed(1, &["cannot unmount", &user, "-l"]);
     drop(busy);
     world.well(&["umount", "mnt"]);
     assert!(!dir.join("f").exists());
@@ -40,7 +41,7 @@ fn a_directory_becomes_the_service_and_is_given_back() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_told() {
+fn mount_errors_are_reported() {
     let world = World::up();
     std::fs::create_dir(world.path("mnt")).unwrap();
     world.write("file", "x");
@@ -57,7 +58,7 @@ fn what_cannot_be_mounted_is_told() {
 }
 
 #[test]
-fn the_helper_of_mount_is_a_link_to_this_program() {
+fn mount_helper_is_a_link_to_this_program() {
     if !can_mount() {
         return;
     }
@@ -72,7 +73,7 @@ fn the_helper_of_mount_is_a_link_to_this_program() {
     world.well(&["umount", "mnt"]);
 }
 
-/// In a namespace of its own, so that the machine's own helpers and mounts stay as they are.
+// In a namespace of its own, so that the machine's own helpers and mounts are not changed.
 const FSTAB: &str = r#"set -e
 mkdir upper work mnt
 mount -t tmpfs none upper; mkdir upper/upper upper/work
@@ -88,7 +89,7 @@ umount "$PWD/mnt"
 ls mnt"#;
 
 #[test]
-fn a_line_of_fstab_mounts_it_for_everybody() {
+fn fstab_line_mounts_for_all_users() {
     if !can_mount() {
         return;
     }

@@ -1,7 +1,8 @@
-//! Parallel programs in C and Fortran, of both families of MPI, four ranks each: their files through the library and
+//! Parallel programs in C and Fortran with MPICH and Open MPI, four ranks each: their files through the library
+//! and
 //! through the mount.
 //!
-//! Every program compares each byte it reads with what some rank must have written there.
+//! Every program compares each byte it reads with the data that some rank must have written.
 
 use crate::support::{Ran, World, run, skip, text};
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use std::process::Command;
 
 const AGREED: &str = "4 ranks agree\n";
 
-/// A family of MPI.
+/// An implementation of MPI.
 #[derive(Clone, Copy)]
 struct Family(&'static str);
 
 const MPICH: Family = Family("mpich");
 const OPEN_MPI: Family = Family("openmpi");
 
-/// A program beside these tests: its compiler, what that has to be told, and what must be there when it has run.
+/// A program beside these tests: its compiler, the compiler's options, and the files it must create.
 struct Program {
     source: &'static str,
     compiler: &'static str,
@@ -41,7 +42,7 @@ const PROGRAMS: [Program; 4] = [
             "log",
         ],
     },
-    // Calls with different types are what this interface is about.
+    // This interface is called with arguments of different types.
     Program {
         source: "mpif.f",
         compiler: "mpif77",
@@ -58,7 +59,7 @@ const PROGRAMS: [Program; 4] = [
 ];
 
 impl Family {
-    /// Whether everything of this family is installed; says aloud what is not.
+    /// Whether everything of this implementation is installed; prints what is missing.
     fn is_here(self) -> bool {
         let tools =
             ["mpiexec", "mpicc", "mpif77", "mpif90", "h5pcc"].map(|tool| format!("{tool}.{}", self.0));
@@ -82,25 +83,25 @@ impl Family {
         path
     }
 
-    /// Words that start four ranks of whatever follows.
+    /// The command that starts four ranks.
     fn launcher(self) -> Vec<String> {
         let words = format!("mpiexec.{} -n 4", self.0);
         words.split(' ').map(str::to_owned).collect()
     }
 
-    /// Lets a command's launcher run on a small machine, as whoever this is.
-    fn settle(self, mut command: Command) -> Command {
+    /// Lets a command's launcher run on a small machine and as root.
+    fn configured(self, mut command: Command) -> Command {
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
         command
     }
 
     fn run(self, command: Command) -> Ran {
-        run(self.settle(command))
+        run(self.configured(command))
     }
 }
 
-/// The program said that all is well, and its files are there.
+/// Checks that the program succeeded and its files exist.
 fn check(ran: &Ran, family: Family, program: &Program, dir: &Path) {
     let what = format!("{} of {}", program.source, family.0);
     assert_eq!((ran.code, ran.out.as_str()), (0, AGREED), "{what}: {}", ran.err);
@@ -125,17 +126,17 @@ fn within_a_run(family: Family) {
         check(&ran, family, program, &target);
         let summary = ran.err.lines().find(|line| line.starts_with('{')).expect("a summary");
         let summary: serde_json::Value = serde_json::from_str(summary).expect("JSON");
-        assert_eq!(summary["counts"]["processes"], 4, "the launcher asks for nothing: {summary}");
+        assert_eq!(summary["counts"]["processes"], 4, "the launcher itself is not counted: {summary}");
     }
 }
 
 #[test]
-fn programs_of_mpich_within_a_run() {
+fn mpich_programs_within_a_run() {
     within_a_run(MPICH);
 }
 
 #[test]
-fn programs_of_open_mpi_within_a_run() {
+fn open_mpi_programs_within_a_run() {
     within_a_run(OPEN_MPI);
 }
 
@@ -163,12 +164,12 @@ fn on_a_mount(family: Family) {
 }
 
 #[test]
-fn programs_of_mpich_on_a_mount() {
+fn mpich_programs_on_a_mount() {
     on_a_mount(MPICH);
 }
 
 #[test]
-fn programs_of_open_mpi_on_a_mount() {
+fn open_mpi_programs_on_a_mount() {
     on_a_mount(OPEN_MPI);
 }
 
@@ -198,7 +199,7 @@ fn ranks_that_load_the_library_themselves_share_a_service() {
 }
 
 #[test]
-fn several_runs_under_a_launcher_are_told_to_change_places_with_it() {
+fn run_under_a_launcher_advises_to_swap_the_two() {
     for family in [MPICH, OPEN_MPI] {
         if !family.is_here() {
             return;
@@ -210,8 +211,8 @@ fn several_runs_under_a_launcher_are_told_to_change_places_with_it() {
         command.env("HOME", world.dir()).current_dir(world.dir());
         let ran = family.run(command);
         assert_ne!(ran.code, 0);
-        let said = ran.err.matches("forebay run -- mpiexec -n 4 CMD").count()
+        let printed = ran.err.matches("forebay run -- mpiexec -n 4 CMD").count()
             + ran.out.matches("forebay run -- mpiexec").count();
-        assert_eq!(said, 1, "{}{}", ran.out, ran.err);
+        assert_eq!(printed, 1, "{}{}", ran.out, ran.err);
     }
 }

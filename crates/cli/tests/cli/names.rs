@@ -67,11 +67,11 @@ fn moving_and_removing() {
     world.well(&["mv", "/d/renamed", "/d/link", "/d/sub"]);
     assert_eq!(world.well(&["ls", "/d/sub"]), "c\ndeep\nlink\nrenamed\n");
     world.run(&["mv", "/d", "/d/sub"]).failed(1, &["cannot move /d to /d/sub/d", "into itself"]);
-    world.run(&["mkdir", "/d"]).failed(1, &["cannot make directory /d", "exists already: "]);
+    world.run(&["mkdir", "/d"]).failed(1, &["cannot make directory /d", "already exists: "]);
     world.well(&["mkdir", "-p", "/d", "/d/sub/x/y"]);
     world.run(&["rm", "/d"]).failed(1, &["cannot remove /d: it is a directory: use \"forebay rm -r\""]);
     world.run(&["rm", "/none"]).failed(1, &["cannot stat /none: no \"none\": look for it with"]);
-    world.run(&["rm", "-r", "/"]).failed(1, &["/ has no name of its own"]);
+    world.run(&["rm", "-r", "/"]).failed(1, &["/ has no file name"]);
     world.well(&["rm", "-f", "/none"]);
     let ran = world.run(&["rm", "/none", "/d/sub/c"]);
     ran.failed(1, &["/none"]);
@@ -87,7 +87,7 @@ fn sums_and_space() {
     let sums = world.json(&["du", "--json", "/d"]);
     let paths: Vec<&str> = sums.as_array().unwrap().iter().map(|sum| sum["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/d/sub/deep", "/d/sub", "/d"]);
-    // b under two names counts once, beside c, .hidden and the link.
+    // b counts once although it has two names, beside c, .hidden and the link.
     assert_eq!((&sums[2]["files"], &sums[2]["size"]), (&4.into(), &16.into()));
     let usage = world.json(&["df", "--json"]);
     assert_eq!(usage["capacity"], 128_u64 << 20);

@@ -1,14 +1,14 @@
-//! `forebay plan --from-service`: profiles fitted to what the service has seen.
+//! `forebay plan --from-service`: profiles fitted to the service's write history.
 
 use crate::support::{World, pattern, run};
 use std::time::Duration;
 
 #[test]
-fn a_plan_is_made_from_what_the_service_has_seen() {
+fn plan_is_made_from_the_history_of_the_service() {
     let mut world = World::up();
     let nothing = world.run(&["plan", "--from-service", "--bandwidth", "1 MB/s"]);
     assert_eq!(nothing.code, 1);
-    assert!(nothing.err.contains("no job write yet"), "{}", nothing.err);
+    assert!(nothing.err.contains("no writes yet"), "{}", nothing.err);
 
     world.write("burst", pattern(3_000_000, 1));
     for burst in 0..4 {
@@ -17,7 +17,7 @@ fn a_plan_is_made_from_what_the_service_has_seen() {
             put.env("FOREBAY_JOB_ID", job);
             run(put).well();
         }
-        // Bursts of different seconds: the history is kept by the second.
+        // Bursts in different seconds: the history has a resolution of one second.
         std::thread::sleep(Duration::from_millis(2100));
     }
     let plan = ["plan", "--from-service", "--bandwidth", "5 MB/s", "--json"];
@@ -28,12 +28,12 @@ fn a_plan_is_made_from_what_the_service_has_seen() {
         seen["apps"].as_array().unwrap().iter().map(|app| app["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["climate", "fusion"]);
     let text = world.well(&plan[..4]);
-    // One record for each second in which a job wrote: a burst may fall into two.
+    // One record for each second in which a job wrote: a burst may span two.
     let records = text.split_once("2 applications fitted from ").and_then(|(_, rest)| rest.split_once(' '));
     let records = records.and_then(|(count, _)| count.parse().ok());
     assert!(records.is_some_and(|count: u32| (8..=64).contains(&count)), "{text}");
 
-    // The history outlives the server.
+    // The history survives a restart of the server.
     world.kill();
     world.start(&[]);
     assert_eq!(world.json(&plan)["expected_load"], seen["expected_load"]);

@@ -1,9 +1,10 @@
-//! `forebay route`: a trace, and what of it would be buffered.
+//! `forebay route`: which writes of a trace would be buffered; routing of a running service.
 
 use crate::support::World;
 use serde_json::{Value, json};
 
-/// A trace of four streams of four writes of 10 bytes and half a one: sequential, random, random, sequential, one.
+/// A trace of four streams of four writes of 10 bytes and a fifth of one write: sequential, random, random,
+/// sequential, one.
 fn trace(heading: &str) -> String {
     let offsets =
         [[0, 10, 20, 30], [500, 100, 300, 700], [1000, 5000, 3000, 4000], [20, 0, 10, 30], [0, 10, 50, 60]];
@@ -16,7 +17,7 @@ fn stream(index: u64, requests: u64, random: u64, percent: f64, decision: &str) 
 }
 
 #[test]
-fn a_trace_is_routed_stream_by_stream() {
+fn trace_is_routed_stream_by_stream() {
     let world = World::empty();
     world.write("trace.csv", trace(""));
     let routed = world.json(&["route", "trace.csv", "--stream", "4", "--json"]);
@@ -34,10 +35,10 @@ fn a_trace_is_routed_stream_by_stream() {
     assert_eq!(world.json(&["route", "headed.csv", "--stream", "4", "--json"]), routed);
     let text = world.well(&["route", "trace.csv", "--stream", "4"]);
     assert!(text.contains("buffered 80 B (44.4 %)"), "{text}");
-    // Marks that nothing passes.
+    // Thresholds that are never crossed.
     let calm = world.json(&["route", "trace.csv", "--stream", "4", "--high", "1", "--low", "0", "--json"]);
     assert_eq!((&calm["buffered_bytes"], &calm["direct_bytes"]), (&json!(0), &json!(180)));
-    // One stream, not full; and nothing at all.
+    // One incomplete stream; and an empty trace.
     let one = world.json(&["route", "trace.csv", "--json"]);
     assert_eq!(one["streams"][0]["requests"], 18);
     assert_eq!(one["streams"][0].get("decision"), None);
@@ -47,7 +48,7 @@ fn a_trace_is_routed_stream_by_stream() {
 }
 
 #[test]
-fn edges_of_numbers_are_routed() {
+fn extreme_numbers_are_routed() {
     let world = World::empty();
     world.write(
         "edges.csv",
@@ -61,7 +62,7 @@ fn edges_of_numbers_are_routed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_trace_is_named_by_its_line() {
+fn trace_errors_name_the_line() {
     let world = World::empty();
     for (bytes, parts) in [
         (&b"a,0,1\na,1\n"[..], &["bad.csv:2", "three columns"][..]),
@@ -69,8 +70,8 @@ fn what_is_wrong_with_a_trace_is_named_by_its_line() {
         (b"a,0,-1\n", &["bad.csv:1", "\"-1\"", "size"]),
         (b"a,0,18446744073709551616\n", &["bad.csv:1", "18446744073709551616"]),
         (b"a,0,1\n,0,1\n", &["bad.csv:2", "no name"]),
-        (b"a,0,1\n\xff,0,1\n", &["bad.csv:2", "no text"]),
-        (&[b'a'; 20_000], &["bad.csv:1", "no end"]),
+        (b"a,0,1\n\xff,0,1\n", &["bad.csv:2", "not UTF-8"]),
+        (&[b'a'; 20_000], &["bad.csv:1", "too long"]),
         (b"a,0,1\nfile,offset,size\n", &["bad.csv:2", "\"offset\""]),
     ] {
         world.write("bad.csv", bytes);
@@ -82,7 +83,7 @@ fn what_is_wrong_with_a_trace_is_named_by_its_line() {
         (&["--high", "1.5"], &["1.5"]),
         (&["--low=-0.1"], &["-0.1"]),
         (&["--high", "NaN"], &["NaN"]),
-        (&["--stream", "1"], &["a stream of 1", "2 to"]),
+        (&["--stream", "1"], &["1 is not a stream length", "2 to"]),
         (&["--stream", "many"], &["many"]),
     ] {
         world.run(&[&["route", "good.csv"], args].concat()).failed(2, parts);
@@ -92,11 +93,11 @@ fn what_is_wrong_with_a_trace_is_named_by_its_line() {
 }
 
 #[test]
-fn the_way_of_writes_is_changed_while_servers_run() {
+fn route_mode_is_changed_while_servers_run() {
     for how in [&[][..], &["--servers", "3"]] {
         let mut world = World::empty();
-        std::fs::create_dir(world.path("behind")).unwrap();
-        world.start(&[&["--backend", "dir:behind"], how].concat());
+        std::fs::create_dir(world.path("backing")).unwrap();
+        world.start(&[&["--backend", "dir:backing"], how].concat());
         let each = |key: &str| -> Vec<Value> {
             let status = world.json(&["status", "--json"]);
             match status["servers"].as_array() {
@@ -112,7 +113,7 @@ fn the_way_of_writes_is_changed_while_servers_run() {
         assert!(is_all("mode", json!("direct")));
         world.well(&["put", "new", "/direct"]);
         assert!(!is_all("direct", json!(0)), "{:?}", each("direct"));
-        assert!(is_all("waits", json!(0)) && is_all("waited", json!(0)), "counters for whoever watches");
+        assert!(is_all("waits", json!(0)) && is_all("waited", json!(0)), "counters are shown");
         assert_eq!(world.well(&["cat", "/buffered", "/direct"]).len(), 600_000);
         world.run(&["policy", "route", "sometimes"]).failed(2, &["sometimes", "overflow"]);
     }
@@ -120,18 +121,18 @@ fn the_way_of_writes_is_changed_while_servers_run() {
 }
 
 #[test]
-fn whoever_waits_for_room_is_counted_and_one_warning_says_so() {
+fn full_buffer_counts_waiters_and_warns_once() {
     let mut world = World::empty();
-    std::fs::create_dir(world.path("behind")).unwrap();
-    let disk = format!("model:hdd,slower=32:dir:{}", world.path("behind").display());
+    std::fs::create_dir(world.path("backing")).unwrap();
+    let disk = format!("model:hdd,slower=32:dir:{}", world.path("backing").display());
     world.start(&["--backend", &disk]);
     world.write("burst", vec![7; 32 << 20]);
     let (mut waits, mut puts) = (0, 0);
-    // Far more comes than leaves: there is no room sooner or later, and then again.
+    // Far more arrives than is drained: the buffer becomes full, and full again.
     for time in ["first", "second"] {
         let before = waits;
         while waits == before {
-            assert!(puts < 40, "nobody waited for the {time} time");
+            assert!(puts < 40, "no writer waited for the {time} time");
             world.well(&["put", "burst", &format!("/{puts}")]);
             waits = world.json(&["status", "--json"])["route"]["waits"].as_u64().expect("a count");
             puts += 1;
@@ -142,7 +143,7 @@ fn whoever_waits_for_room_is_counted_and_one_warning_says_so() {
 }
 
 #[test]
-fn a_small_scenario_is_run_with_real_servers() {
+fn bench_route_runs_a_small_scenario() {
     let world = World::empty();
     let text = "title = 'small'\nlink = '1GB/s'\nrequest = '16KiB'\nslower = 0.01\nwriters = [2]\ncapacity = [200]\n\
                 ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline', 'plain']\n\
@@ -170,8 +171,8 @@ fn a_small_scenario_is_run_with_real_servers() {
     for run in runs {
         assert!(run["throughput"].as_f64() > Some(0.0), "{run}");
     }
-    let several = text.replace("grain = 2", "grain = 2\nservers = 2\ndisks = 2");
-    world.write("several.toml", several.replace("'traffic-no-pipeline', 'overflow', ", ""));
+    let cluster = text.replace("grain = 2", "grain = 2\nservers = 2\ndisks = 2");
+    world.write("several.toml", cluster.replace("'traffic-no-pipeline', 'overflow', ", ""));
     let report = world.json(&["bench", "route", "several.toml", "--json"]);
     for run in report["runs"].as_array().expect("runs") {
         let (way, buffered) = (run["way"].as_str().expect("a way"), run["buffered"].as_f64());

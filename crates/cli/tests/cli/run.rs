@@ -1,4 +1,4 @@
-//! `run`: what it returns, what it brings out, and where the data is when it cannot.
+//! `run`: exit codes, the final drain, and where the data is if the drain fails.
 
 use crate::support::{Ran, World, end, ran, run, skip};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A place to run in; says so where memory files are missing.
+/// A directory to run in; prints a note if `/dev/shm` is missing.
 fn world() -> Option<World> {
     if !Path::new("/dev/shm").is_dir() {
         skip("there is no /dev/shm, so \"forebay run\" was not tested");
@@ -24,9 +24,9 @@ fn command(world: &World, options: &[&str], script: &str) -> Command {
     command
 }
 
-/// Where a run has said that its buffer is.
-fn buffer(said: &str) -> PathBuf {
-    let (_, rest) = said.split_once("kept in ").expect("it says where");
+/// The directory of the buffer, from a run's output.
+fn buffer(output: &str) -> PathBuf {
+    let (_, rest) = output.split_once("kept in ").expect("it says where");
     PathBuf::from(rest.split([';', '\n']).next().expect("a path"))
 }
 
@@ -44,7 +44,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-fn told(child: Child) -> Ran {
+fn finished(child: Child) -> Ran {
     ran(child.wait_with_output().expect("it ends"))
 }
 
@@ -57,7 +57,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn everything_is_brought_out_as_it_was() {
+fn run_drains_files_with_their_attributes() {
     const SCRIPT: &str = "cd $D; umask 027; mkdir -p a/b/c empty; seq 100000 > a/text; head -c 9000000 /dev/urandom > a/b/large
         ln a/text a/b/hard; ln -s ../text a/b/soft; ln -s /nowhere a/broken; : > a/none; chmod 000 a/none; chmod 4711 a/text
         truncate -s 20000000 a/holes; printf end >> a/holes; touch -d @1000000000.5 a/b/large a/b; touch -h -d @1111111111 a/broken
@@ -90,7 +90,7 @@ fn everything_is_brought_out_as_it_was() {
     std::fs::copy(world.path("random"), &reference).unwrap();
     let found = shell(LOOK, &world.path("pfs"), false).out;
     assert_eq!(found, expected);
-    assert!(!buffer(&ran.err).exists(), "nothing is left behind");
+    assert!(!buffer(&ran.err).exists(), "the buffer is removed");
     let summary = summary(&ran);
     assert_eq!((&summary["drained"]["failed"], &summary["program"]["code"]), (&0.into(), &0.into()));
     assert!(summary["drained"]["bytes"].as_u64() > Some(9_000_000), "{summary}");
@@ -100,14 +100,14 @@ fn everything_is_brought_out_as_it_was() {
 }
 
 #[test]
-fn the_exit_code_is_the_programs() {
+fn run_exits_with_the_code_of_the_program() {
     let Some(world) = world() else { return };
     for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -SEGV $$", 139)] {
         let ran = run(command(&world, &["--pfs", "pfs"], &format!("echo {code} > /fb/{code}; {script}")));
         assert_eq!(ran.code, code, "{script}: {}", ran.err);
         assert!(ran.err.contains(&format!("ended with code {code} after ")), "{}", ran.err);
         let kept = std::fs::read_to_string(world.path("pfs").join(code.to_string())).unwrap();
-        assert_eq!(kept, format!("{code}\n"), "what it wrote is there however it ended");
+        assert_eq!(kept, format!("{code}\n"), "its data is drained however it ended");
         assert!(!buffer(&ran.err).exists());
     }
     let ran = run(command(&world, &["--pfs", "pfs"], "echo out; cat; echo err >&2; cat /fb/none"));
@@ -116,7 +116,7 @@ fn the_exit_code_is_the_programs() {
 }
 
 #[test]
-fn a_burst_larger_than_the_buffer_passes_through_it() {
+fn burst_larger_than_the_buffer_is_drained_meanwhile() {
     let Some(world) = world() else { return };
     let script = "head -c 200000000 /dev/urandom | tee /fb/x | md5sum > sum; md5sum < /fb/x | cmp - sum";
     let ran = run(command(&world, &["--pfs", "pfs"], script));
@@ -124,20 +124,20 @@ fn a_burst_larger_than_the_buffer_passes_through_it() {
     assert!(!ran.err.contains("found no space"), "{}", ran.err);
     let mut check = Command::new("bash");
     check.args(["-c", "md5sum < pfs/x | cmp - sum"]).current_dir(world.dir());
-    assert_eq!(run(check).code, 0, "what is in the target is what was written");
-    // Without a target there is nowhere to go.
+    assert_eq!(run(check).code, 0, "the target has the written data");
+    // Without a target the buffer cannot drain.
     let ran = run(command(
         &world,
         &[],
         "dd if=/dev/zero of=/fb/x bs=1M count=99 2>&1 | grep -o 'No space.*'; rm /fb/x",
     ));
     assert_eq!((ran.code, ran.out.as_str()), (0, "No space left on device\n"), "{}", ran.err);
-    let told = "1 call found no space: 64 MiB were not enough, give more with --capacity";
-    assert!(ran.err.contains(told), "{}", ran.err);
+    let reported = "1 call found no space: a buffer of 64 MiB was too small, set a larger --capacity";
+    assert!(ran.err.contains(reported), "{}", ran.err);
 }
 
 #[test]
-fn calls_that_make_no_sense_are_refused() {
+fn invalid_arguments_are_refused() {
     let Some(world) = world() else { return };
     world.write("file", "x");
     for (code, args, parts) in [
@@ -145,15 +145,15 @@ fn calls_that_make_no_sense_are_refused() {
         (2, &["run", "--prefix", "fb", "true"], &["prefix fb cannot be used"]),
         (2, &["run", "--pfs", "/fb/x", "true"], &["in the buffer itself"]),
         (1, &["run", "--pfs", "file", "true"], &["cannot make", "file"]),
-        (1, &["run", "--capacity", "99999GiB", "true"], &["/dev/shm has no room", "--capacity"]),
+        (1, &["run", "--capacity", "99999GiB", "true"], &["/dev/shm has no space", "--capacity"]),
         (1, &["run", "--resume", "nowhere"], &["cannot read", "nowhere/run.json"]),
     ] {
         world.run(args).failed(code, parts);
     }
     let unfair = world.run(&["run", "--policy", "unfair", "true"]);
-    assert!(unfair.code == 2 && unfair.err.contains("\"unfair\" is no policy"), "{}", unfair.err);
+    assert!(unfair.code == 2 && unfair.err.contains("\"unfair\" is not a policy"), "{}", unfair.err);
     let missing = world.run(&["run", "--capacity", "64MiB", "--", "no-such-program"]);
-    assert_eq!(missing.code, 1);
+    assert_eq!(missing.code, 127, "the code that shells use");
     assert!(missing.err.contains("cannot run no-such-program"), "{}", missing.err);
     assert!(!buffer(&missing.err).exists());
     let mut many = world.command(&["run", "--", "true"]);
@@ -162,7 +162,7 @@ fn calls_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn signals_reach_the_program_and_its_data_is_brought_out() {
+fn signals_reach_the_program_and_its_data_is_drained() {
     let Some(world) = world() else { return };
     for (which, trap, code) in
         [(Signal::INT, "INT", 5), (Signal::TERM, "TERM", 5), (Signal::TERM, "none", 143)]
@@ -173,9 +173,9 @@ fn signals_reach_the_program_and_its_data_is_brought_out() {
         let child = spawn(command(&world, &["--pfs", "pfs"], &script));
         wait_for(&world.path(trap));
         signal(&child, which);
-        let ran = told(child);
+        let ran = finished(child);
         assert_eq!(ran.code, code, "{}", ran.err);
-        assert!(ran.err.contains("its data is brought out then"), "{}", ran.err);
+        assert!(ran.err.contains("its data is drained then"), "{}", ran.err);
         assert_eq!(std::fs::read_to_string(world.path("pfs").join(trap)).unwrap(), "data\n");
         assert_eq!(world.path("pfs/trapped").exists(), trap != "none");
         let _ = std::fs::remove_file(world.path("pfs/trapped"));
@@ -186,24 +186,24 @@ fn signals_reach_the_program_and_its_data_is_brought_out() {
     wait_for(&world.path("deaf"));
     for _ in 0..3 {
         signal(&child, Signal::INT);
-        // Two that come before the first is noticed are one.
+        // Two signals that arrive before the first is noticed count as one.
         std::thread::sleep(Duration::from_secs(1));
     }
-    let ran = told(child);
+    let ran = finished(child);
     assert_eq!(ran.code, 137, "the third time it is killed: {}", ran.err);
     assert_eq!(std::fs::read_to_string(world.path("pfs/deaf")).unwrap(), "deaf\n");
 }
 
 #[test]
-fn a_killed_run_is_resumed() {
+fn killed_run_is_resumed() {
     let Some(world) = world() else { return };
     let script = "seq 1000 > /fb/first; head -c 5000000 /dev/zero > /fb/second; touch ready; sleep 60";
     let child = spawn(command(&world, &["--pfs", "pfs"], script));
     wait_for(&world.path("ready"));
     end(child.id());
-    let ran = told(child);
+    let ran = finished(child);
     let dir = buffer(&ran.err);
-    assert!(dir.is_dir(), "the data is where it was said to be");
+    assert!(dir.is_dir(), "the data is in the printed directory");
     assert!(!world.path("pfs/first").exists());
     let other = world.run(&["run", "--capacity", "64MiB", "--", "true"]);
     assert!(other.err.contains(&format!("forebay run --resume {}", dir.display())), "{}", other.err);
@@ -212,12 +212,12 @@ fn a_killed_run_is_resumed() {
     let first = std::fs::read_to_string(world.path("pfs/first")).unwrap();
     assert!(first.starts_with("1\n2\n") && first.ends_with("\n1000\n"));
     assert_eq!(std::fs::metadata(world.path("pfs/second")).unwrap().len(), 5_000_000);
-    assert!(!dir.exists(), "and is there no more");
+    assert!(!dir.exists(), "and is removed after the resume");
     world.run(&["run", "--resume", dir.to_str().unwrap()]).failed(1, &["cannot read"]);
 }
 
 #[test]
-fn a_copy_that_is_interrupted_or_killed_goes_on_later() {
+fn interrupted_or_killed_drain_is_resumed() {
     let Some(world) = world() else { return };
     for (kill, pfs) in [(Signal::INT, "interrupted"), (Signal::KILL, "killed")] {
         let script = "for i in $(seq 40); do head -c 1000000 /dev/urandom > /fb/$i; done; cat /fb/* | md5sum > .sum; mv .sum sum";
@@ -225,10 +225,10 @@ fn a_copy_that_is_interrupted_or_killed_goes_on_later() {
         wait_for(&world.path("sum"));
         let begin = Instant::now();
         while std::fs::read_dir(world.path(pfs)).unwrap().next().is_none() {
-            assert!(begin.elapsed() < PATIENCE, "nothing is brought out");
+            assert!(begin.elapsed() < PATIENCE, "the drain does not begin");
         }
         signal(&child, kill);
-        let ran = told(child);
+        let ran = finished(child);
         let dir = buffer(&ran.err);
         if dir.exists() {
             let advice = format!("forebay run --resume {}", dir.display());
@@ -252,16 +252,16 @@ fn a_copy_that_is_interrupted_or_killed_goes_on_later() {
 }
 
 #[test]
-fn data_that_cannot_leave_is_kept_and_nothing_is_lost() {
+fn data_that_cannot_be_drained_is_kept() {
     let Some(world) = world() else { return };
     let ran =
         run(command(&world, &["--pfs", "pfs"], "echo precious > /fb/f; rm -r pfs; echo in the way > pfs"));
     assert_eq!(ran.code, 1, "{}", ran.err);
     let dir = buffer(&ran.err);
-    assert!(ran.err.contains(&format!(
-        "the data is kept; bring it out with \"forebay run --resume {}\"",
-        dir.display()
-    )));
+    assert!(
+        ran.err
+            .contains(&format!("the data is kept; drain it with \"forebay run --resume {}\"", dir.display()))
+    );
     let held = world.run(&["run", "--resume", dir.to_str().unwrap()]);
     assert_eq!(held.code, 1, "{}", held.err);
     let resumed = world.run(&["run", "--resume", dir.to_str().unwrap(), "--pfs", "elsewhere"]);
@@ -273,16 +273,16 @@ fn data_that_cannot_leave_is_kept_and_nothing_is_lost() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let dir = buffer(&ran.err);
     assert!(ran.err.contains(&format!("--resume {} --pfs DIR\"", dir.display())), "{}", ran.err);
-    world.run(&["run", "--resume", dir.to_str().unwrap()]).failed(2, &["where is the data to go?"]);
+    world.run(&["run", "--resume", dir.to_str().unwrap()]).failed(2, &["no target directory"]);
     assert_eq!(world.run(&["run", "--resume", dir.to_str().unwrap(), "--pfs", "pfs2"]).code, 0);
     assert_eq!(std::fs::read_to_string(world.path("pfs2/f")).unwrap(), "nowhere to go\n");
     let empty = run(command(&world, &[], "echo x > /fb/f; rm /fb/f"));
     assert!(!buffer(&empty.err).exists(), "an empty buffer is not kept: {}", empty.err);
-    assert!(!empty.err.contains("left behind"), "{}", empty.err);
+    assert!(!empty.err.contains("still running"), "{}", empty.err);
 }
 
 #[test]
-fn what_is_in_the_target_is_in_the_buffer_too() {
+fn files_of_the_target_are_visible_in_the_buffer() {
     let Some(world) = world() else { return };
     let setup = "mkdir -p pfs/shared pfs/d; chmod 2770 pfs/shared; echo old > pfs/f; ln -s f pfs/link; echo stays > pfs/d/stays";
     let mut shell = Command::new("bash");
@@ -302,17 +302,17 @@ fn what_is_in_the_target_is_in_the_buffer_too() {
 }
 
 #[test]
-fn a_process_that_outlives_the_program_is_told_of() {
+fn process_that_outlives_the_program_is_reported() {
     let Some(world) = world() else { return };
     let script = "(exec 3> /fb/late; echo early >&3; touch late; for i in $(seq 20); do sleep 1; done) > /dev/null 2>&1 & while [ ! -e late ]; do sleep 0.01; done";
     let ran = run(command(&world, &["--pfs", "pfs"], script));
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("has left behind are still at work"), "{}", ran.err);
+    assert!(ran.err.contains("started by the program are still running"), "{}", ran.err);
     assert_eq!(std::fs::read_to_string(world.path("pfs/late")).unwrap(), "early\n");
 }
 
 #[test]
-fn a_server_that_dies_is_started_again_and_the_program_notices_nothing() {
+fn killed_server_is_restarted_without_errors_in_the_program() {
     let Some(world) = world() else { return };
     let script = "exec 3> /fb/open; echo before >&3; echo one > /fb/one; touch ready; while [ ! -e go ]; do sleep 0.01; done
         echo after >&3; cat /fb/one; echo two > /fb/two";
@@ -320,33 +320,34 @@ fn a_server_that_dies_is_started_again_and_the_program_notices_nothing() {
     let err = std::fs::File::create(world.path("err")).unwrap();
     let child = command.stdout(Stdio::piped()).stderr(err).spawn().expect("the binary runs");
     wait_for(&world.path("ready"));
-    let said = || std::fs::read_to_string(world.path("err")).unwrap();
-    let server = std::fs::read_to_string(buffer(&said()).join("store/lock")).unwrap();
+    let stderr = || std::fs::read_to_string(world.path("err")).unwrap();
+    let server = std::fs::read_to_string(buffer(&stderr()).join("store/lock")).unwrap();
     end(server.trim().parse().unwrap());
     world.write("go", "");
-    let ran = told(child);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "one\n"), "{}", said());
-    assert!(said().contains("the server died (signal: 9 (SIGKILL)) and was started again"), "{}", said());
+    let ran = finished(child);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "one\n"), "{}", stderr());
+    assert!(stderr().contains("the server died (signal: 9 (SIGKILL)) and was restarted"), "{}", stderr());
     for (name, expected) in [("open", "before\nafter\n"), ("one", "one\n"), ("two", "two\n")] {
         assert_eq!(std::fs::read_to_string(world.path("pfs").join(name)).unwrap(), expected, "{name}");
     }
 }
 
-/// Runs a command on a terminal of its own, and presses Ctrl-C when a file is there.
+/// Runs a command on a terminal of its own, and sends Ctrl-C when a file exists.
 const TERMINAL: &str = "import os, pty, sys, time
 pid, terminal = pty.fork()
 if pid == 0: os.execv(sys.argv[2], sys.argv[2:])
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 os.write(terminal, b'\\x03')
 try:
-    while said := os.read(terminal, 4096): sys.stdout.write(said.decode())
+    while data := os.read(terminal, 4096): sys.stdout.write(data.decode())
 except OSError: pass
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
 
 #[test]
-fn ctrl_c_on_a_terminal_ends_the_program_and_brings_its_data_out() {
+fn ctrl_c_on_a_terminal_ends_the_program_and_drains_its_data() {
     let Some(world) = world() else { return };
-    // A shell goes on after Ctrl-C if the program it waits for has just ended well: it makes the sign itself.
+    // A shell continues after Ctrl-C if the program it waits for has just succeeded: it creates the marker
+    // itself.
     let script = "echo typed > /fb/typed; : > ready; sleep 60";
     let program = command(&world, &["--pfs", "pfs"], script);
     let mut python = Command::new("python3");
@@ -359,4 +360,32 @@ fn ctrl_c_on_a_terminal_ends_the_program_and_brings_its_data_out() {
     assert_eq!(ran.code, 130, "{}{}", ran.out, ran.err);
     assert_eq!(std::fs::read_to_string(world.path("pfs/typed")).unwrap(), "typed\n");
     assert!(!buffer(&ran.out).exists(), "{}", ran.out);
+}
+
+#[test]
+fn setuid_processes_keep_their_buffer_through_a_server_restart() {
+    let Some(world) = world() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("changing users needs root");
+    }
+    // Only root can reach the run's directory; the server is killed while a program of another user runs.
+    let script = r#"
+        set -e
+        dir=$(dirname "${FOREBAY_SERVICE#unix:}"); chmod 700 "$dir"
+        mkdir -m 777 /fb/w; cd /fb/w; echo secret > secret; chmod 600 secret
+        setpriv --reuid 4001 --regid 4001 --clear-groups bash -c '
+            set -e
+            echo first > mine; exec 5<> mine; touch ready
+            until [ -e killed ]; do sleep 0.01; done
+            echo second >&5; echo third > another; stat -c %u mine another; cat mine
+            cat secret 2> refused || echo refused
+        ' > out & until [ -e ready ]; do sleep 0.01; done
+        server=$(cat "$dir/store/lock"); kill -9 "$server"; touch killed
+        wait $!; cat out
+    "#;
+    let pfs = world.path("pfs");
+    let ran = run(command(&world, &["--pfs", pfs.to_str().expect("text")], script));
+    assert_eq!(ran.out, "4001\n4001\nsecond\nrefused\n", "{}", ran.err);
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::metadata(pfs.join("w/another")).expect("it was drained").uid(), 4001);
 }

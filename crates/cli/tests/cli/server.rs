@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
 #[test]
-fn a_server_in_the_background_answers_and_stops() {
+fn background_server_answers_and_stops() {
     let mut world = World::empty();
     let started = world.start(&[]);
     assert_eq!(started["capacity"], 128_u64 << 20);
@@ -31,7 +31,7 @@ fn a_server_in_the_background_answers_and_stops() {
 }
 
 #[test]
-fn a_killed_server_keeps_what_it_acknowledged() {
+fn killed_server_keeps_acknowledged_data() {
     let mut world = World::up();
     let (first, second) = (pattern(9 << 20, 1), pattern(70_000, 2));
     world.write("first", &first);
@@ -52,7 +52,7 @@ fn a_killed_server_keeps_what_it_acknowledged() {
 }
 
 #[test]
-fn a_server_in_the_foreground_says_where_it_is_and_stops_in_order() {
+fn foreground_server_prints_its_address_and_stops_gracefully() {
     let world = World::empty();
     for signal in [Signal::TERM, Signal::INT] {
         let mut command =
@@ -60,12 +60,12 @@ fn a_server_in_the_foreground_says_where_it_is_and_stops_in_order() {
         command.args(["--capacity", "64MiB", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
         let mut server = command.stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(server.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let said: Vec<String> = lines.take_while(|line| !line.contains("stop it")).collect();
-        let said = said.join("\n");
+        let printed: Vec<String> = lines.take_while(|line| !line.contains("stop it")).collect();
+        let printed = printed.join("\n");
         for part in
             ["forebay ", "capacity  64 MiB, disk", "/sock", "tcp       127.0.0.1:", "FOREBAY_SERVICE="]
         {
-            assert!(said.contains(part), "{part} is not in {said}");
+            assert!(printed.contains(part), "{part} is not in {printed}");
         }
         world.well(&["ls"]);
         kill_process(Pid::from_child(&server), signal).unwrap();
@@ -76,7 +76,7 @@ fn a_server_in_the_foreground_says_where_it_is_and_stops_in_order() {
 }
 
 #[test]
-fn a_key_opens_tcp() {
+fn tcp_needs_the_key() {
     let mut world = World::empty();
     let started = world.start(&["--listen", "127.0.0.1:0"]);
     let address = format!("tcp:{}", started["tcp"].as_str().unwrap());
@@ -128,7 +128,7 @@ fn stores_are_inspected_replaced_and_removed() {
 }
 
 #[test]
-fn a_store_keeps_its_capacity_without_a_word() {
+fn existing_store_keeps_its_capacity() {
     let mut world = World::up();
     world.well(&["down"]);
     let mut command =

@@ -3,7 +3,7 @@
 use crate::support::{World, run};
 
 #[test]
-fn the_file_in_this_directory_is_used_by_servers_and_clients() {
+fn forebay_toml_of_the_directory_is_used_by_servers_and_clients() {
     let mut world = World::empty();
     let socket = world.path("s2");
     let text = format!("[client]\nservice = \"unix:{}\"\n\n[server]\nroot_mode = 0o755\n", socket.display());
@@ -12,13 +12,13 @@ fn the_file_in_this_directory_is_used_by_servers_and_clients() {
     let mut command = world.command(&["stat", "/", "--json"]);
     command.env_remove("FOREBAY_SERVICE");
     assert!(run(command).well().out.contains("\"mode\": \"0755\""));
-    // The environment wins over the file, an option over both.
+    // The environment overrides the file, an option overrides both.
     world.run(&["ls"]).failed(1, &["/sock: no such file"]);
     world.well(&["ls", "--service", &format!("unix:{}", socket.display())]);
 }
 
 #[test]
-fn faults_name_file_line_and_key() {
+fn settings_errors_name_file_line_and_key() {
     let world = World::empty();
     for (text, parts) in [
         ("[server]\ncapacity = \"1GiB\"\n\nmemry = true\n", &["bad.toml line 4: unknown key `memry`"][..]),

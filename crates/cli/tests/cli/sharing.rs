@@ -23,29 +23,29 @@ nodes = 8
 servers = ["s2"]
 "#;
 
-fn near(value: &Value, expected: f64) {
+fn assert_close(value: &Value, expected: f64) {
     let value = value.as_f64().unwrap();
     assert!((value - expected).abs() < 1e-9, "{value} instead of {expected}");
 }
 
 #[test]
-fn shares_are_told_without_a_service() {
+fn shares_are_computed_without_a_service() {
     let world = World::empty();
     world.write("five.toml", FIVE);
-    let told = world.json(&["shares", "five.toml", "--json"]);
-    assert_eq!(told["policy"], "size-fair");
+    let result = world.json(&["shares", "five.toml", "--json"]);
+    assert_eq!(result["policy"], "size-fair");
     for (number, (id, share)) in [(json!(1), 0.5), (json!("two"), 0.25), (json!(3), 0.25)].iter().enumerate()
     {
-        assert_eq!(&told["jobs"][number]["id"], id);
-        near(&told["jobs"][number]["share"], *share);
+        assert_eq!(&result["jobs"][number]["id"], id);
+        assert_close(&result["jobs"][number]["share"], *share);
     }
-    assert_eq!((&told["servers"][0]["id"], &told["servers"][1]["id"]), (&json!("s1"), &json!("s2")));
-    near(&told["servers"][0]["shares"]["1"], 0.5);
-    near(&told["servers"][0]["shares"]["two"], 0.5);
-    near(&told["servers"][1]["shares"]["3"], 0.5);
+    assert_eq!((&result["servers"][0]["id"], &result["servers"][1]["id"]), (&json!("s1"), &json!("s2")));
+    assert_close(&result["servers"][0]["shares"]["1"], 0.5);
+    assert_close(&result["servers"][0]["shares"]["two"], 0.5);
+    assert_close(&result["servers"][1]["shares"]["3"], 0.5);
     let by_user = world.json(&["shares", "five.toml", "--policy", "user-then-job-fair", "--json"]);
     assert_eq!(by_user["policy"], "user-then-job-fair");
-    near(&by_user["jobs"][1]["share"], 0.25);
+    assert_close(&by_user["jobs"][1]["share"], 0.25);
     let tree = world.well(&["shares", "five.toml", "--policy", "user-size-fair"]);
     for part in ["user-then-size-fair", "├─ user a", "└─ user b", "   ├─ job two", "50.00 %", "of server s2"]
     {
@@ -58,10 +58,10 @@ fn shares_are_told_without_a_service() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_line_and_key() {
+fn job_file_errors_name_file_line_and_key() {
     let world = World::empty();
     let job = "policy = 'job-fair'\n[[job]]\nid = 1\n";
-    for (text, says) in [
+    for (text, message) in [
         ("[[job]]\nid = 1\n".to_owned(), "bad.toml:1: policy: missing"),
         ("policy = 'job-fair'\n".to_owned(), "bad.toml:1: job: missing"),
         (format!("{job}nodes = 0\n"), "bad.toml:4: job 1: nodes: 0 is not a whole number"),
@@ -74,7 +74,7 @@ fn what_is_wrong_is_named_with_file_line_and_key() {
         ("policy = \n".to_owned(), "bad.toml:1: the file is not TOML"),
     ] {
         world.write("bad.toml", &text);
-        world.run(&["shares", "bad.toml"]).failed(2, &[says]);
+        world.run(&["shares", "bad.toml"]).failed(2, &[message]);
     }
     world.run(&["shares", "nowhere.toml"]).failed(1, &["cannot read nowhere.toml"]);
     world.write("typo.toml", "\npolicy = 'user-then-sise-fair'\n[[job]]\nid = 1\n");
@@ -87,7 +87,7 @@ fn what_is_wrong_is_named_with_file_line_and_key() {
         let ran = world.run(&args);
         assert_eq!(ran.code, 2, "{}", ran.err);
         let lines: Vec<&str> = ran.err.lines().collect();
-        assert_eq!(lines[0], format!("forebay: {place}\"sise\" is nothing to share between"));
+        assert_eq!(lines[0], format!("forebay: {place}\"sise\" is not a sharing level"));
         assert_eq!(lines[1], "  user-then-sise-fair");
         assert_eq!(lines[2], "            ^^^^ did you mean \"size\"?");
     }
@@ -102,7 +102,7 @@ fn what_is_wrong_is_named_with_file_line_and_key() {
 }
 
 #[test]
-fn a_policy_is_shown_and_set_and_jobs_are_listed() {
+fn policy_is_shown_and_set_and_jobs_are_listed() {
     let mut world = World::empty();
     world.start(&["--policy", "size-fair", "--scheduler", "tokens", "--device-rate", "300MiB/s"]);
     let shown = world.json(&["policy", "show", "--json"]);
@@ -122,7 +122,7 @@ fn a_policy_is_shown_and_set_and_jobs_are_listed() {
         let table = world.json(&["jobs", "--json"]);
         table["jobs"].as_array().unwrap().iter().find(|job| job["label"] == "4711").unwrap().clone()
     };
-    // That its process has ended may be seen a moment later.
+    // The server may notice the end of the process a moment later.
     let begin = Instant::now();
     let mut job = listed();
     while job["state"] != "gone" && begin.elapsed() < Duration::from_secs(60) {
@@ -139,7 +139,7 @@ fn a_policy_is_shown_and_set_and_jobs_are_listed() {
 }
 
 #[test]
-fn a_scenario_is_run_measured_and_drawn() {
+fn scenario_is_run_measured_and_drawn() {
     let world = World::empty();
     world.write(
         "small.toml",
@@ -148,20 +148,20 @@ fn a_scenario_is_run_measured_and_drawn() {
          [[job]]\nid = 2\nop = 'write-read'\nrequest = '32KiB'\nstreams = 8\nlength = 2\nstart = 0.2\n\
          [[job]]\nid = 3\nop = 'stat'\nstreams = 2\nlength = 0.3\n",
     );
-    let told = world.json(&["bench", "share", "small.toml", "--json", "--out", "pictures"]);
-    let runs = told["runs"].as_array().unwrap();
+    let result = world.json(&["bench", "share", "small.toml", "--json", "--out", "pictures"]);
+    let runs = result["runs"].as_array().unwrap();
     assert_eq!(
         (runs.len(), &runs[0]["scheduler"], &runs[1]["scheduler"]),
         (2, &json!("stride"), &json!("fifo"))
     );
     let first = &runs[0]["jobs"][0];
     let (share, due) = (first["share"].as_f64().unwrap(), first["due"].as_f64().unwrap());
-    // How fair it is depends on nothing else running here; the live tests of the service judge that. This is about
-    // the report: what is due is exact, and the error is that of the share it names.
+    // The fairness depends on other load on this machine; live tests of the service check it. This test checks
+    // the report: the due share is exact, and the error is that of the reported share.
     assert!((due - 0.75).abs() < 1e-9 && share > 0.0 && share < 1.0, "{first}");
     assert!((first["error"].as_f64().unwrap() - (share - due).abs() / due).abs() < 1e-9, "{first}");
     assert!(runs[0]["against_fifo"].as_f64().unwrap() > 0.0, "{}", runs[0]);
-    // What the servers count is what the jobs themselves counted, to the byte, however fast the machine is.
+    // The servers count exactly the bytes that the jobs counted, on any machine.
     for run in runs {
         for job in &run["jobs"].as_array().unwrap()[..2] {
             assert!(job["served"].as_u64().unwrap() > 0, "{job}");
@@ -173,22 +173,23 @@ fn a_scenario_is_run_measured_and_drawn() {
     world.write("bad.toml", "policy = 'size-fair'\ndevice_rate = '1MiB/s'\n[[job]]\nid = 1\nop = 'sing'\n");
     world
         .run(&["bench", "share", "bad.toml"])
-        .failed(2, &["bad.toml:5: job 1: op: \"sing\" is nothing a job can do"]);
+        .failed(2, &["bad.toml:5: job 1: op: \"sing\" is not an operation"]);
 }
 
 #[test]
-fn a_directory_of_scenarios_is_run_and_summed_up() {
+fn directory_of_scenarios_is_run_and_summarized() {
     let world = World::empty();
     let small = "device_rate = '24MiB/s'\n[[job]]\nid = 1\nrequest = '32KiB'\nlength = 0.6\n";
     world.write("all/b.toml", format!("title = 'Second'\npolicy = 'size-fair'\ncompare = []\n{small}"));
     world.write("all/a.toml", format!("title = 'First'\npolicy = 'job-fair'\n{small}"));
     world.write("all/notes.txt", "no scenario");
-    let told = world.json(&["bench", "share", "all", "--json"]);
-    let titles: Vec<&Value> = told["scenarios"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
+    let result = world.json(&["bench", "share", "all", "--json"]);
+    let titles: Vec<&Value> =
+        result["scenarios"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
     assert_eq!(titles, ["First", "Second"]);
-    assert_eq!(told["scenarios"][0]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(result["scenarios"][0]["runs"].as_array().unwrap().len(), 2);
     world.write("all/b.toml", "policy = 'size-fare'\n");
-    assert_eq!(world.run(&["bench", "share", "all"]).code, 2, "a typo is told before anything is run");
+    assert_eq!(world.run(&["bench", "share", "all"]).code, 2, "errors are reported before the run");
     std::fs::create_dir(world.path("none")).unwrap();
     world.run(&["bench", "share", "none"]).failed(1, &["no scenario (*.toml) in none"]);
 }

@@ -4,7 +4,7 @@ use crate::support::World;
 use serde_json::Value;
 
 #[test]
-fn figures_are_kept_shown_and_compared_with_the_run_before() {
+fn results_are_saved_and_compared_with_the_previous_run() {
     let world = World::empty();
     let kept = |name| std::fs::read_to_string(world.path("kept").join(name)).expect("it was written");
     let first = world.json(&["bench", "io", "names", "--quick", "--json", "--out", "kept"]);
@@ -18,15 +18,15 @@ fn figures_are_kept_shown_and_compared_with_the_run_before() {
     assert!(first["set_up_seconds"].as_f64().unwrap() > 0.0);
     let mut slow: Value = serde_json::from_str(&kept("latest.json")).expect("a report");
     assert_eq!(slow, first);
-    // A hundred times slower than it was: that is seen.
+    // The previous report is a hundred times faster: the change must be reported.
     for figure in slow["figures"].as_array_mut().unwrap() {
         for (_, ratio) in figure["ratios"].as_object_mut().unwrap() {
             *ratio = Value::from(ratio.as_f64().unwrap() / 100.0);
         }
     }
     world.write("kept/latest.json", slow.to_string());
-    let said = world.run(&["bench", "io", "names", "--quick", "--out", "kept"]).out;
-    assert!(said.contains("moved by more than a tenth since the last run:\n"), "{said}");
+    let printed = world.run(&["bench", "io", "names", "--quick", "--out", "kept"]).out;
+    assert!(printed.contains("moved by more than a tenth since the last run:\n"), "{printed}");
     let page = kept("index.html");
     for part in ["Since the last run", "forebay unix, blocking", "create <small>op/s</small>"] {
         assert!(page.contains(part), "{part} is not in the page");
@@ -34,6 +34,6 @@ fn figures_are_kept_shown_and_compared_with_the_run_before() {
 }
 
 #[test]
-fn a_section_that_is_not_there_is_a_wrong_call() {
-    World::empty().run(&["bench", "io", "speed"]).failed(2, &["no section \"speed\"", "programs"]);
+fn unknown_section_is_a_usage_error() {
+    World::empty().run(&["bench", "io", "speed"]).failed(2, &["unknown section \"speed\"", "programs"]);
 }

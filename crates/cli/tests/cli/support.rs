@@ -1,21 +1,22 @@
-//! A directory of one's own with a server in it, and ways to run the binary.
+//! A temporary directory with a server, and helpers that run the binary.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A temporary directory in which everything happens. Whatever server was started in it ends with it.
+/// A temporary directory. Servers started in it are killed when it is dropped.
 pub(crate) struct World {
     dir: TempDir,
     servers: Vec<u32>,
 }
 
-/// What a command came to.
+/// The result of a command.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -27,6 +28,9 @@ impl World {
     /// Without a server.
     pub(crate) fn empty() -> World {
         let dir = tempfile::Builder::new().prefix("fbcli-").tempdir().expect("a temporary directory");
+        // Lets all users read a library that root extracts to this directory.
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).expect("it is ours");
         World { dir, servers: Vec::new() }
     }
 
@@ -49,7 +53,7 @@ impl World {
         format!("unix:{}", self.path("sock").display())
     }
 
-    /// Starts a server in the background; says what it said.
+    /// Starts a server in the background and returns its JSON output.
     pub(crate) fn start(&mut self, more: &[&str]) -> Value {
         self.start_at("sock", more)
     }
@@ -59,18 +63,18 @@ impl World {
         let (store, socket) = (self.path("store"), self.path(socket));
         let mut command = self.command(&["up", "--detach", "--json", "--disk", "--capacity", "128MiB"]);
         command.arg("--store").arg(store).arg("--socket").arg(socket).args(more);
-        let said = run(command).well();
-        let started: Value = serde_json::from_str(&said.out).expect("JSON");
+        let outcome = run(command).well();
+        let started: Value = serde_json::from_str(&outcome.out).expect("JSON");
         self.servers.push(started["pid"].as_u64().expect("a process") as u32);
         started
     }
 
-    /// Ends a process with this world.
+    /// Kills a process when this world is dropped.
     pub(crate) fn watch(&mut self, pid: u64) {
         self.servers.push(pid as u32);
     }
 
-    /// Kills the server that was started last, and waits until it is gone.
+    /// Kills the server that was started last, and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         end(self.servers.pop().expect("a server"));
     }
@@ -88,7 +92,7 @@ impl World {
         run(self.command(args))
     }
 
-    /// Runs what has to succeed, and returns what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn well(&self, args: &[&str]) -> String {
         self.run(args).well().out
     }
@@ -98,7 +102,7 @@ impl World {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?} printed no JSON ({error}): {out}"))
     }
 
-    /// Runs with bytes on standard input.
+    /// Runs a command with bytes on standard input.
     pub(crate) fn fed(&self, args: &[&str], input: &[u8]) -> Ran {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -123,7 +127,7 @@ impl Drop for World {
     }
 }
 
-/// Kills a process and waits until it is gone.
+/// Kills a process and waits until it has ended.
 pub(crate) fn end(pid: u32) {
     let raw = Pid::from_raw(pid as i32).expect("a process");
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -132,8 +136,8 @@ pub(crate) fn end(pid: u32) {
     }
 }
 
-/// Whether nothing of a process is left but its entry. The first of its threads may be a zombie while the others still
-/// hold its sockets.
+/// Whether all threads of a process have ended. Its first thread may be a zombie while others still hold its
+/// sockets.
 fn is_zombie(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let dead = stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'));
@@ -159,7 +163,7 @@ impl Ran {
         self
     }
 
-    /// It failed with this code, and one line that has all of this in it.
+    /// Checks that it failed with this code, and with one line that contains all of these parts.
     pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         assert!(self.err.starts_with("forebay: "), "{}", self.err);
@@ -171,16 +175,16 @@ impl Ran {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that depend on their offset.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5] ^ seed).collect()
 }
 
-/// Says aloud that something could not be tested here.
+/// Prints that something could not be tested on this machine.
 pub(crate) fn skip(what: &str) {
-    forebay_dice::skip("cli", what);
+    forebay_testkit::skip("cli", what);
 }
 
 pub(crate) fn text(path: &(impl AsRef<OsStr> + ?Sized)) -> &str {
-    path.as_ref().to_str().expect("a path of our own making")
+    path.as_ref().to_str().expect("the path is UTF-8")
 }

@@ -1,6 +1,8 @@
-//! Every system call is intercepted (`FOREBAY_INTERCEPT=dispatch`).
+//! Interception of every system call: because of `FOREBAY_INTERCEPT=dispatch`, or because a program makes calls
+//! that bypass the C library.
 
-use crate::world::{World, has, succeed};
+use crate::world::{World, has, skip, succeed};
+use std::path::PathBuf;
 use std::process::Command;
 
 fn dispatched(world: &World, program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -9,20 +11,30 @@ fn dispatched(world: &World, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Whether this kernel can.
+/// Whether this kernel supports it.
 fn can() -> bool {
     if cfg!(not(target_arch = "x86_64")) {
-        crate::world::skip("system calls are intercepted on x86-64 only");
+        skip("system calls are intercepted on x86-64 only");
         return false;
     }
     true
 }
 
 #[test]
-fn raw_system_calls_and_inner_parts_of_the_c_library_are_answered() {
-    if !can() {
-        return;
+fn raw_and_internal_libc_system_calls_are_intercepted() {
+    if can() {
+        raw_calls_are_answered(Some("dispatch"));
     }
+}
+
+#[test]
+fn programs_with_raw_calls_are_detected() {
+    if can() {
+        raw_calls_are_answered(None);
+    }
+}
+
+fn raw_calls_are_answered(how: Option<&str>) {
     let world = World::new();
     let program = world.compile("raw");
     let library = world.path("library.so");
@@ -44,13 +56,118 @@ fn raw_system_calls_and_inner_parts_of_the_c_library_are_answered() {
     let mut make = dispatched(&world, "sh");
     make.args(["-c", "mkdir /fb/raw; cp library.so /fb/raw"]);
     succeed(make);
-    let mut program = dispatched(&world, &program);
-    program.arg("/fb/raw");
+    let mut program = world.command(&program);
+    program.arg("/fb/raw").envs(how.map(|how| ("FOREBAY_INTERCEPT", how)));
     assert_eq!(succeed(program), expected);
 }
 
+/// A shared library made from one of the programs beside these tests.
+fn shared(world: &World, name: &str) -> PathBuf {
+    let made = world.compile_with(name, &["-O1", "-shared", "-fPIC"]);
+    let library = made.with_file_name(format!("lib{name}.so"));
+    std::fs::rename(made, &library).expect("a new name");
+    library
+}
+
 #[test]
-fn programs_do_the_same_with_every_call_intercepted() {
+fn loaded_libraries_with_raw_calls_are_detected() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let library = shared(&world, "rawlib");
+    let program = world.compile("loads");
+    let expected = "6\n6\n6\nfirst\nearly\nearly\n";
+    // By a path, by a name alone, and from Forebay itself, where the loader's calls are intercepted too.
+    let mut copy = world.command("cp");
+    copy.arg(&library).arg("/fb/librawlib.so");
+    succeed(copy);
+    let name = PathBuf::from("librawlib.so");
+    for (number, library) in [library.clone(), name, "/fb/librawlib.so".into()].into_iter().enumerate() {
+        let mut command = world.command(&program);
+        command.arg(&library).arg(format!("/fb/appended{number}")).env("LD_LIBRARY_PATH", world.path(""));
+        assert_eq!(succeed(command), expected, "{}", library.display());
+    }
+    // Without dispatch the library's calls bypass Forebay: the file does not exist.
+    let mut command = world.command(&program);
+    command.arg(&library).arg("/fb/appended").env("FOREBAY_INTERCEPT", "library");
+    assert_eq!(succeed(command), "-2\n-2\n-2\n");
+}
+
+#[test]
+fn scan_results_of_large_programs_are_cached() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let remembered = world.path("cache/forebay/raw-calls");
+    let run = || {
+        let mut shell = world.command("bash");
+        shell.args(["-c", "true"]);
+        succeed(shell);
+        std::fs::read(&remembered).expect("something was remembered")
+    };
+    let once = run();
+    assert!(!once.is_empty() && once.len() % 32 == 0, "whole records: {} bytes", once.len());
+    assert_eq!(run(), once, "a known program is not scanned again");
+}
+
+/// The Python interpreter for tests, if it has this module.
+fn python(module: &str) -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var_os("FOREBAY_PYTHON").unwrap_or_else(|| "python3".into()));
+    let found = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    skip(&format!("Python has no module {module}"));
+    None
+}
+
+#[test]
+fn safetensors_are_saved_and_loaded() {
+    let (true, Some(python)) = (can(), python("safetensors.numpy")) else { return };
+    let world = World::new();
+    let script = "
+import hashlib, numpy, sys
+from safetensors.numpy import load_file, save_file
+path = sys.argv[1] + '/model.safetensors'
+save_file({'a': numpy.arange(100000, dtype=numpy.float32), 'b': numpy.ones((3, 5))}, path)
+back = load_file(path)
+print(back['a'].sum(), back['b'].shape, hashlib.sha256(open(path, 'rb').read()).hexdigest())
+";
+    let local = world.path("local");
+    std::fs::create_dir(&local).expect("a directory");
+    let mut plain = Command::new(&python);
+    plain.args(["-c", script]).arg(&local);
+    let mut with = world.command(&python);
+    with.args(["-c", script, "/fb"]);
+    assert_eq!(succeed(with), succeed(plain));
+}
+
+/// A virtual environment in Forebay: its C extensions are loaded from it.
+#[test]
+fn virtual_environment_in_forebay_loads_its_extensions() {
+    let (true, Some(python)) = (can(), python("numpy, venv")) else { return };
+    let world = World::new();
+    let find = "import numpy, os; print(os.path.dirname(os.path.dirname(numpy.__file__)))";
+    let mut find_command = Command::new(&python);
+    find_command.args(["-c", find]);
+    let modules = succeed(find_command);
+    let script = format!(
+        "set -e; {0} -m venv --without-pip /fb/venv; cd /fb/venv/lib/python3*/site-packages; \
+         cp -r {1}/numpy {1}/numpy.libs .; \
+         /fb/venv/bin/python -c 'import numpy; print(numpy.__file__, numpy.arange(10.0).dot(numpy.arange(10.0)))'",
+        python.display(),
+        modules.trim(),
+    );
+    let mut shell = world.command("bash");
+    shell.args(["-c", &script]);
+    let found = succeed(shell);
+    assert!(found.starts_with("/fb/venv/lib/") && found.ends_with(" 285.0\n"), "{found}");
+}
+
+#[test]
+fn programs_behave_the_same_with_dispatch() {
     if !can() {
         return;
     }

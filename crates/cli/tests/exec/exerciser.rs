@@ -1,11 +1,16 @@
-//! Random operations through the library against a copy in memory.
+//! Random operations through the library, compared with a copy in memory.
 
 use crate::world::{World, succeed};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// As many as through the mount: 102,000 in all.
+/// As many as through the mount: 102,000 in total.
 const SEEDS: u64 = 3;
 const OPERATIONS: u32 = 34_000;
+/// Operations of each of several processes.
+const TOGETHER: u32 = 2000;
+/// With each seed of a soak.
+const SOAKED: u32 = 100_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -13,26 +18,62 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn random_operations_equal_a_copy_in_memory() {
-    let soak = Duration::from_secs(number("FOREBAY_SOAK_SECONDS").unwrap_or(0));
-    exercise(&World::new(), SEEDS, OPERATIONS, soak);
+    exercise(&World::new(), "library", "exerciser", SEEDS, OPERATIONS);
+}
+
+#[test]
+fn random_operations_with_every_call_intercepted_equal_a_copy_in_memory() {
+    exercise(&World::new(), "dispatch", "exerciser", 1, OPERATIONS / 5);
 }
 
 #[test]
 fn random_operations_over_three_servers_equal_a_copy_in_memory() {
-    exercise(&World::of(3), 1, OPERATIONS / 5, Duration::ZERO);
+    exercise(&World::of(3), "library", "exerciser", 1, OPERATIONS / 5);
 }
 
-fn exercise(world: &World, seeds: u64, operations: u32, soak: Duration) {
+#[test]
+fn random_operations_of_several_processes_that_map_one_file() {
+    exercise(&World::new(), "library", "together", SEEDS, TOGETHER);
+}
+
+#[test]
+fn random_operations_of_several_processes_with_every_call_intercepted() {
+    exercise(&World::new(), "dispatch", "together", 1, TOGETHER);
+}
+
+#[test]
+fn random_operations_of_several_processes_that_map_one_file_of_a_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    let program = world.compile("together");
+    each_seed(1, TOGETHER, |seed, operations| {
+        let mut command = Command::new(&program);
+        command.arg(mount.path().join("exercise")).args([seed, operations]);
+        succeed(command);
+    });
+}
+
+fn exercise(world: &World, how: &str, program: &str, seeds: u64, operations: u32) {
+    let program = world.compile(program);
+    each_seed(seeds, operations, |seed, operations| {
+        let mut command = world.command(&program);
+        command.args(["/fb/exercise".to_owned(), seed, operations]).env("FOREBAY_INTERCEPT", how);
+        succeed(command);
+    });
+}
+
+/// Does so many operations with so many seeds, or more of them for so long as a soak lasts. A failure says its seed, which is
+/// in the command.
+fn each_seed(seeds: u64, operations: u32, act: impl Fn(String, String)) {
+    let soak = number("FOREBAY_SOAK_SECONDS").map(Duration::from_secs);
+    let operations = if soak.is_some() { SOAKED } else { operations };
     let first = number("FOREBAY_SEED").unwrap_or(20_261_115);
-    let program = world.compile("exerciser");
     let start = Instant::now();
     for seed in first.. {
-        if seed >= first + seeds && start.elapsed() >= soak {
+        let enough = soak.map_or(seed >= first + seeds, |soak| seed > first && start.elapsed() >= soak);
+        if enough {
             break;
         }
-        let mut command = world.command(&program);
-        // A failure says its seed.
-        command.args(["/fb/exercise", &seed.to_string(), &operations.to_string()]);
-        succeed(command);
+        act(seed.to_string(), operations.to_string());
     }
 }

@@ -1,4 +1,4 @@
-//! `forebay.h`: it says what the library has, and the example in `examples/` works.
+//! `forebay.h`: it declares the library's functions, and the example in `examples/` works.
 
 use crate::world::{World, has, skip, succeed};
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ fn header() -> String {
 }
 
 #[test]
-fn the_header_declares_what_the_library_exports() {
+fn header_declares_the_exports_of_the_library() {
     let world = World::new();
     let mut tools = Command::new("nm");
     tools.args(["-D", "--defined-only"]).arg(world.library());
@@ -32,13 +32,13 @@ fn the_header_declares_what_the_library_exports() {
         .collect();
     assert!(declared.contains("fb_open"), "{declared:?}");
     assert_eq!(declared, exported);
-    let mut said = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    said.args(["library", "--header"]);
-    assert_eq!(succeed(said), header);
+    let mut printed = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    printed.args(["library", "--header"]);
+    assert_eq!(succeed(printed), header);
 }
 
 #[test]
-fn the_header_is_what_cbindgen_makes() {
+fn header_equals_the_output_of_cbindgen() {
     if Command::new("cbindgen").arg("--version").output().is_err() {
         skip("cbindgen is not installed (cargo install cbindgen): the header was not made anew");
         return;
@@ -49,7 +49,7 @@ fn the_header_is_what_cbindgen_makes() {
 }
 
 #[test]
-fn the_example_compiles_as_c_and_as_cpp_and_runs() {
+fn example_compiles_as_c_and_cpp_and_runs() {
     let world = World::new();
     let library = world.library();
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/checkpoint.c");
@@ -63,12 +63,12 @@ fn the_example_compiles_as_c_and_as_cpp_and_runs() {
         command.arg(&source).args(["-xnone"]).arg(&library).arg("-o").arg(&program);
         command.arg(format!("-Wl,-rpath,{}", world.path("").display()));
         succeed(command);
-        // The name in the program is the library's own, whatever the file is called.
+        // The soname in the program is that of the library, whatever the file is called.
         std::fs::copy(&library, world.path("libforebay.so")).expect("a copy");
         let mut run = Command::new(&program);
         run.arg(format!("/{compiler}")).env("FOREBAY_SERVICE", world.service());
-        let said = succeed(run);
-        assert!(said.starts_with(&format!("/{compiler}/step.3: 800000 bytes (libforebay ")), "{said}");
+        let printed = succeed(run);
+        assert!(printed.starts_with(&format!("/{compiler}/step.3: 800000 bytes (libforebay ")), "{printed}");
         let mut list = world.command("ls");
         list.arg(format!("/fb/{compiler}"));
         assert_eq!(succeed(list), "step.0\nstep.1\nstep.2\nstep.3\n");

@@ -6,16 +6,16 @@ use std::process::Command;
 const TABLES: [&str; 2] = ["blackbox", "further"];
 
 #[test]
-fn a_table_of_operations_gives_what_tmpfs_gives() {
+fn operations_behave_as_on_tmpfs() {
     let world = World::new();
     for table in TABLES {
         world.table(table, "preload", |program| world.command(program), "/fb");
     }
 }
 
-/// Fortified programs call other functions.
+/// Fortified programs call other functions of the C library.
 #[test]
-fn a_table_of_operations_gives_what_tmpfs_gives_when_it_is_fortified() {
+fn fortified_operations_behave_as_on_tmpfs() {
     let world = World::new();
     for table in TABLES {
         let program = world.compile_with(table, &["-O2", "-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64"]);
@@ -34,12 +34,90 @@ fn a_table_of_operations_gives_what_tmpfs_gives_when_it_is_fortified() {
 }
 
 #[test]
-fn a_table_of_operations_gives_what_tmpfs_gives_through_the_mount() {
+fn operations_through_the_mount_behave_as_on_tmpfs() {
     let world = World::new();
     let Some(mount) = world.mounted() else { return };
     for table in TABLES {
         world.table(table, "mount", |program| Command::new(program), mount.path());
     }
+}
+
+#[test]
+fn rare_calls_fail_as_on_tmpfs() {
+    let world = World::new();
+    for how in ["library", "dispatch"] {
+        let command = |program: &std::path::Path| {
+            let mut command = world.command(program);
+            command.env("FOREBAY_INTERCEPT", how);
+            command
+        };
+        world.table("errors", how, command, "/fb");
+        world.table("rare", how, command, "/fb");
+    }
+}
+
+#[test]
+fn pipes_sockets_and_unnamed_files_behave_as_on_tmpfs() {
+    let world = World::new();
+    for (table, how) in
+        [("special", "library"), ("special", "dispatch"), ("unnamed", "library"), ("unnamed", "dispatch")]
+    {
+        let command = |program: &std::path::Path| {
+            let mut command = world.command(program);
+            command.env("FOREBAY_INTERCEPT", how);
+            command
+        };
+        world.table(table, how, command, "/fb");
+    }
+}
+
+#[test]
+fn pipes_and_sockets_through_the_mount_behave_as_on_tmpfs() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    world.table("special", "mount", |program| Command::new(program), mount.path());
+}
+
+#[test]
+fn data_and_holes_are_those_of_tmpfs() {
+    for servers in [1, 3] {
+        let world = World::of(servers);
+        for how in ["library", "dispatch"] {
+            let command = |program: &std::path::Path| {
+                let mut command = world.command(program);
+                command.env("FOREBAY_INTERCEPT", how);
+                command
+            };
+            world.table("holes", how, command, "/fb");
+        }
+    }
+}
+
+#[test]
+fn data_and_holes_are_those_of_tmpfs_through_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    world.table("holes", "mount", |program| Command::new(program), mount.path());
+}
+
+#[test]
+fn errors_of_rare_calls_are_those_of_tmpfs_through_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    world.table("errors", "mount", |program| Command::new(program), mount.path());
+    world.table("rare", "mount", |program| Command::new(program), mount.path());
+}
+
+/// Roots in Forebay, and pipes of another user.
+#[test]
+fn operations_that_need_the_kernel_are_refused() {
+    let world = World::new();
+    let mut shell = world.command("bash");
+    shell.args(["-c", "mkdir /fb/root; chroot /fb/root true; echo $?; mkfifo /fb/pipe; chown 1234 /fb/pipe; cat /fb/pipe; echo $?"]);
+    let output = shell.output().expect("bash runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "125\n1\n");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(reported.matches("not supported").count(), 2, "{reported}");
 }
 
 const REFUSED: &str = "\
@@ -48,19 +126,16 @@ inotify of nothing ENOENT
 handle EOPNOTSUPP
 fanotify EOPNOTSUPP
 fts EOPNOTSUPP
-temporary EOPNOTSUPP
-nftw EOPNOTSUPP
 reflink EOPNOTSUPP
 terminal ENOTTY
 lease EINVAL
 collapse EOPNOTSUPP
-pipe EOPNOTSUPP
 rename EXDEV
 wide refused
 ";
 
 #[test]
-fn what_is_not_supported_is_refused_at_once() {
+fn unsupported_operations_are_refused_at_once() {
     let world = World::new();
     let mut program = world.command(world.compile("refused"));
     program.arg("/fb");
@@ -68,7 +143,7 @@ fn what_is_not_supported_is_refused_at_once() {
 }
 
 #[test]
-fn a_signal_handler_may_write_while_memory_is_allocated() {
+fn signal_handler_may_write_during_an_allocation() {
     let world = World::new();
     let mut program = world.command(world.compile("signals"));
     program.arg("/fb/signals");
@@ -76,7 +151,7 @@ fn a_signal_handler_may_write_while_memory_is_allocated() {
 }
 
 #[test]
-fn a_handler_may_come_when_calls_are_under_way_without_one() {
+fn signal_handler_may_be_installed_during_calls() {
     let world = World::new();
     let late = world.compile("late");
     for way in ["sigaction", "signal", "by number", "early, by an instruction"] {
@@ -87,7 +162,7 @@ fn a_handler_may_come_when_calls_are_under_way_without_one() {
 }
 
 #[test]
-fn a_child_that_borrows_memory_leaves_its_parents_files_open() {
+fn vfork_child_leaves_its_parents_files_open() {
     let world = World::new();
     let mut program = world.command(world.compile("lent"));
     program.arg("/fb/file");
@@ -95,7 +170,7 @@ fn a_child_that_borrows_memory_leaves_its_parents_files_open() {
 }
 
 #[test]
-fn while_a_program_goes_on_it_finds_no_descriptors_but_its_own() {
+fn running_program_sees_only_its_own_descriptors() {
     let world = World::new();
     let mut program = world.command(world.compile("numbers"));
     program.arg("/fb/file");
@@ -103,7 +178,7 @@ fn while_a_program_goes_on_it_finds_no_descriptors_but_its_own() {
 }
 
 #[test]
-fn streams_of_cpp() {
+fn cpp_streams_work() {
     if !has("c++") {
         return;
     }
@@ -118,7 +193,7 @@ fn streams_of_cpp() {
 }
 
 #[test]
-fn a_program_in_rust() {
+fn rust_program_works() {
     if !has("rustc") {
         return;
     }
@@ -139,7 +214,7 @@ fn sixty_four_threads_on_one_descriptor() {
 }
 
 #[test]
-fn ten_thousand_opens_leave_nothing_behind() {
+fn ten_thousand_opens_leak_nothing() {
     let world = World::new();
     let mut program = world.command(world.compile("cycles"));
     program.arg("/fb/cycles");
@@ -147,11 +222,18 @@ fn ten_thousand_opens_leave_nothing_behind() {
     assert_eq!(world.client().status().expect("the server answers").opens, 0, "nothing is open");
 }
 
+/// A program with the library and without a service; `exec` would refuse to start it.
+fn alone(world: &World, program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", world.library()).env("FOREBAY_PREFIX", "/fb");
+    command.env("FOREBAY_SERVICE", "unix:/nowhere/at/all");
+    command
+}
+
 #[test]
-fn a_program_that_stays_outside_makes_no_connection_and_no_thread() {
+fn program_without_forebay_files_makes_no_connection_or_thread() {
     let world = World::new();
-    let mut program = world.command("sh");
-    program.env("FOREBAY_SERVICE", "unix:/nowhere/at/all");
+    let mut program = alone(&world, "sh");
     program.args([
         "-c",
         "ls / > /dev/null; grep Threads /proc/self/status; ls -l /proc/self/fd | grep -c socket",
@@ -161,17 +243,17 @@ fn a_program_that_stays_outside_makes_no_connection_and_no_thread() {
 }
 
 #[test]
-fn without_a_service_calls_fail_and_the_library_is_silent() {
+fn calls_without_a_service_fail_without_output() {
     let world = World::new();
-    let mut program = world.command("cat");
-    program.env("FOREBAY_SERVICE", "unix:/nowhere/at/all").arg("/fb/x");
+    let mut program = alone(&world, "cat");
+    program.arg("/fb/x");
     let output = program.output().expect("the program runs");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "cat: /fb/x: Transport endpoint is not connected\n");
     let log = world.path("log");
-    let mut program = world.command("cat");
-    program.env("FOREBAY_SERVICE", "unix:/nowhere/at/all").env("FOREBAY_LOG", &log).arg("/fb/x");
+    let mut program = alone(&world, "cat");
+    program.env("FOREBAY_LOG", &log).arg("/fb/x");
     program.output().expect("the program runs");
-    let said = std::fs::read_to_string(log).expect("a log was asked for");
-    assert!(said.contains("service unix:/nowhere/at/all: cannot connect"), "{said}");
+    let printed = std::fs::read_to_string(log).expect("the log exists");
+    assert!(printed.contains("service unix:/nowhere/at/all: cannot connect"), "{printed}");
 }

@@ -1,4 +1,4 @@
-//! Open files that are shared, inherited, handed on, and left behind.
+//! Open files that are shared, inherited, passed on, and left open.
 
 use crate::world::{World, has, succeed};
 use std::io::Read;
@@ -30,27 +30,27 @@ fn redirections_and_chains_of_programs() {
 }
 
 #[test]
-fn a_killed_program_leaves_what_it_wrote() {
+fn killed_program_leaves_its_written_data() {
     let world = World::new();
     let mut program = world.command("bash");
     program.args(["-c", "for i in $(seq 100); do echo line $i; done > /fb/killed; echo ready; kill -9 $$"]);
     let mut child = program.stdout(Stdio::piped()).spawn().expect("bash runs");
-    let mut said = String::new();
-    child.stdout.take().expect("piped").read_to_string(&mut said).expect("it speaks");
+    let mut printed = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut printed).expect("it speaks");
     let status = child.wait().expect("it ends");
-    assert!(!status.success() && said == "ready\n", "{status} {said}");
+    assert!(!status.success() && printed == "ready\n", "{status} {printed}");
     let mut check = world.command("wc");
     check.args(["-l", "/fb/killed"]);
     assert_eq!(succeed(check), "100 /fb/killed\n");
 }
 
 #[test]
-fn a_program_goes_on_when_the_server_comes_back() {
+fn program_continues_after_a_server_restart() {
     let mut world = World::new();
     let mut program = world.command(world.compile("steady"));
     let mut child = program.args(["/fb/steady", "3000"]).stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut said = [0; 6];
-    child.stdout.as_mut().expect("piped").read_exact(&mut said).expect("it begins");
+    let mut printed = [0; 6];
+    child.stdout.as_mut().expect("piped").read_exact(&mut printed).expect("it begins");
     for _ in 0..2 {
         world.restart();
     }
@@ -73,7 +73,7 @@ int unlinkat(int dir, const char *path, int flags) {
 "#;
 
 #[test]
-fn another_library_is_loaded_beside_it() {
+fn other_preloaded_libraries_work_too() {
     let world = World::new();
     std::fs::write(world.path("beside.c"), BESIDE).expect("a file");
     let mut compiler = std::process::Command::new("cc");
@@ -82,10 +82,10 @@ fn another_library_is_loaded_beside_it() {
     let mut program = world.command("sh");
     program.args(["-c", "echo > /fb/ours; echo > theirs; rm theirs; rm /fb/ours; ls /fb theirs"]);
     let output = program.env("LD_PRELOAD", world.path("beside.so")).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
-        said, "seen\nls: cannot access 'theirs': No such file or directory\n",
-        "what is not ours goes on"
+        printed, "seen\nls: cannot access 'theirs': No such file or directory\n",
+        "other files still work"
     );
 }
 
@@ -140,7 +140,7 @@ fn python_with_its_modules() {
 }
 
 #[test]
-fn what_is_closed_before_exec_is_closed_at_the_service() {
+fn files_closed_before_exec_are_closed_at_the_service() {
     let world = World::new();
     for round in 0..20 {
         let mut program = world.command("bash");

@@ -1,4 +1,4 @@
-//! Tools that everybody uses give the same as on a local disk.
+//! Common tools behave as on a local disk.
 
 use crate::world::{World, has, succeed};
 
@@ -74,7 +74,7 @@ fn dd_in_all_its_forms() {
 }
 
 #[test]
-fn dd_says_what_it_may_not_do() {
+fn dd_reports_refused_operations() {
     let world = World::new();
     for form in ["conv=nocreat", "oflag=directory", "iflag=directory", "conv=excl,nocreat"] {
         world.same(&format!("echo x > in; dd status=none if=in of=$D/out {form} 2>&1 || echo $?; ls $D"));
@@ -111,7 +111,7 @@ fn git_rsync_and_sqlite() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_data() {
     if !has("fio") {
         return;
     }

@@ -4,6 +4,7 @@ use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
 use forebay_model::{Bytes, Striping};
 use forebay_server::{Config, Medium, Running, Server};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -19,9 +20,12 @@ impl World {
         World::of(1)
     }
 
-    /// The same with so many servers, over which the bytes of all files are spread.
+    /// The same with several servers, over which all files are striped.
     pub(crate) fn of(servers: u16) -> World {
         let dir = tempfile::Builder::new().prefix("fbpl-").tempdir().expect("a temporary directory");
+        // Lets all users read a library that root extracts to this directory.
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).expect("it is ours");
         let config = Config {
             capacity: Bytes::mib(256),
             region: Some(Bytes::mib(4)),
@@ -29,7 +33,7 @@ impl World {
             tcp: false,
             ..Config::for_store(dir.path().join("store"))
         };
-        let running = Server::start_several(&config, servers).expect("the servers start");
+        let running = Server::start_cluster(&config, servers).expect("the servers start");
         let world = World { dir, config, running };
         if servers > 1 {
             let striping = Striping { width: 0, stripe: 64 << 10 };
@@ -41,21 +45,22 @@ impl World {
     /// Stops the server, and starts it again.
     pub(crate) fn restart(&mut self) {
         self.running.clear();
-        self.running = Server::start_several(&self.config, 1).expect("the server starts again");
+        self.running = Server::start_cluster(&self.config, 1).expect("the server starts again");
     }
 
-    /// The library, as it is laid down.
+    /// The path of the extracted library.
     pub(crate) fn library(&self) -> PathBuf {
         succeed({
             let mut command = self.command("true");
             command.env("FOREBAY_PREFIX", "/fb");
             command
         });
-        let found = std::fs::read_dir(self.path("cache/forebay")).expect("it is laid down");
-        found.flatten().map(|entry| entry.path()).next().expect("one file")
+        let mut shown = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        shown.arg("library").env("XDG_CACHE_HOME", self.path("cache")).env("XDG_RUNTIME_DIR", self.path(""));
+        PathBuf::from(succeed(shown).trim_end())
     }
 
-    /// A directory at which the service is mounted while this lives; `None` where that cannot be.
+    /// Mounts the service until the result is dropped; `None` where mounting is impossible.
     pub(crate) fn mounted(&self) -> Option<Mounted> {
         if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
             skip(&format!("/dev/fuse cannot be opened ({error}): nothing was tested on a mount"));
@@ -70,8 +75,8 @@ impl World {
         Some(Mounted(dir))
     }
 
-    /// Runs a table of operations on a file system of this machine and in a directory of the service, which must come
-    /// to the same.
+    /// Runs a table of operations on a local file system and in a directory of the service; both must give the
+    /// same results.
     pub(crate) fn table(
         &self,
         name: &str,
@@ -118,7 +123,7 @@ impl World {
             .expect("the server answers")
     }
 
-    /// A command with the library in it, ended when it hangs.
+    /// A command with the library, which is killed if it hangs.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("timeout");
         command
@@ -131,13 +136,13 @@ impl World {
         command
     }
 
-    /// Runs a script with and without the library, `$D` being a directory of Forebay's or of this machine; both must
-    /// come to the same.
+    /// Runs a script with and without the library; `$D` is a directory of Forebay or a local one. Both must
+    /// print the same.
     pub(crate) fn same(&self, script: &str) {
         self.same_with(script, &[]);
     }
 
-    /// The same, with more in the environment of both.
+    /// The same, with more environment variables.
     pub(crate) fn same_with(&self, script: &str, environment: &[(&str, &str)]) {
         let local = self.path("local");
         let _ = std::fs::remove_dir_all(&local);
@@ -189,12 +194,12 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What cannot be unmounted goes with the machine.
+        // A mount that cannot be unmounted stays until the machine stops.
         let _ = Command::new(env!("CARGO_BIN_EXE_forebay")).args(["umount", "--lazy"]).arg(&self.0).status();
     }
 }
 
-/// What a program printed, if it succeeded.
+/// The output of a program, which must succeed.
 pub(crate) fn succeed(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("the program runs");
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
@@ -202,7 +207,7 @@ pub(crate) fn succeed(mut command: Command) -> String {
     out.into_owned()
 }
 
-/// Whether a tool is installed; says aloud if not.
+/// Whether a tool is installed; prints a note if not.
 pub(crate) fn has(tool: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
     let found = found.is_ok_and(|output| output.status.success());
@@ -213,5 +218,5 @@ pub(crate) fn has(tool: &str) -> bool {
 }
 
 pub(crate) fn skip(what: &str) {
-    forebay_dice::skip("preload", what);
+    forebay_testkit::skip("preload", what);
 }

@@ -1,4 +1,4 @@
-//! What placement is worth, in the model.
+//! `bench place`: the gain of placement in the model.
 
 use crate::world::{forebay, well};
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn measured(run: &Value, placement: &str) -> (f64, f64) {
 }
 
 #[test]
-fn balanced_files_are_faster_and_vary_less_than_random_ones() {
+fn balanced_placement_is_faster_and_varies_less_than_random() {
     let scenario = format!(
         "pattern = 'N:N'\nnodes = [64, 256]\nsize = '1GiB'\nruns = 4\nrepetitions = 5\nnoise = 0.1\n{SYSTEM}{REAL}"
     );
@@ -45,7 +45,7 @@ fn balanced_files_are_faster_and_vary_less_than_random_ones() {
 }
 
 #[test]
-fn a_balanced_shared_file_is_no_slower_than_an_optimised_one() {
+fn balanced_shared_file_is_not_slower_than_an_optimised_one() {
     let found = run(&format!(
         "pattern = 'N:1'\nnodes = [32, 48]\nsize = '1GiB'\nruns = 4\nrepetitions = 5\n{SYSTEM}"
     ));
@@ -58,9 +58,9 @@ fn a_balanced_shared_file_is_no_slower_than_an_optimised_one() {
 }
 
 #[test]
-fn a_wrong_scenario_is_told_with_its_line() {
+fn scenario_errors_name_the_line() {
     let dir = tempfile::tempdir().expect("a directory");
-    for (scenario, says) in [
+    for (scenario, expected) in [
         (format!("pattern = 'N:N'\nnodes = [64]\n{SYSTEM}"), "size: missing"),
         (
             format!("pattern = 'N:M'\nnodes = [64]\nsize = '1MiB'\n{SYSTEM}"),
@@ -74,7 +74,7 @@ fn a_wrong_scenario_is_told_with_its_line() {
         std::fs::write(dir.path().join("s.toml"), scenario).expect("a file");
         let output =
             forebay(dir.path()).args(["bench", "place", "s.toml", "--json"]).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(says), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains(expected), "{printed}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a server drains lies where its topology says.
+//! Drained files are placed by the server's topology.
 
 use crate::world::{forebay, well};
 use forebay_backend::{Backend, Stripes};
@@ -16,7 +16,7 @@ impl Drop for Up {
     }
 }
 
-/// A server whose back end has four targets, of which one is excluded, and another is on a server that takes little.
+/// A server whose back end has four targets; one is excluded, another is on a server of low capacity.
 const TOPOLOGY: &str = "
 [[server]]
 name = 'fast'
@@ -56,7 +56,7 @@ fn started(dir: &Path, topology: &str) -> Up {
 }
 
 #[test]
-fn the_drain_places_files_as_its_topology_says() {
+fn drain_places_files_by_its_topology() {
     let dir = tempfile::Builder::new().prefix("fbdrained-").tempdir().expect("a directory");
     let up = started(dir.path(), TOPOLOGY);
     let service = format!("unix:{}", dir.path().join("sock").display());
@@ -89,8 +89,8 @@ fn the_drain_places_files_as_its_topology_says() {
 }
 
 #[test]
-fn a_topology_that_does_not_fit_is_refused() {
-    for (topology, says) in [
+fn topology_that_does_not_match_the_back_end_is_refused() {
+    for (topology, expected) in [
         (format!("{TOPOLOGY}router = 1.0\n"), "topology.toml:21: weights: the weights sum to 2"),
         (
             TOPOLOGY.replace("name = 't3'", "name = 't3'\nindex = 4"),
@@ -103,9 +103,12 @@ fn a_topology_that_does_not_fit_is_refused() {
     ] {
         let dir = tempfile::Builder::new().prefix("fbdrained-").tempdir().expect("a directory");
         let mut up = started(dir.path(), &topology);
-        let mut said = String::new();
+        let mut printed = String::new();
         let mut pipe = up.0.stderr.take().expect("a pipe");
-        std::io::Read::read_to_string(&mut pipe, &mut said).expect("it says why");
-        assert!(!up.0.wait().expect("it ends").success() && said.contains(says), "{topology}: {said}");
+        std::io::Read::read_to_string(&mut pipe, &mut printed).expect("it reports why");
+        assert!(
+            !up.0.wait().expect("it ends").success() && printed.contains(expected),
+            "{topology}: {printed}"
+        );
     }
 }

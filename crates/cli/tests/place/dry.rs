@@ -49,7 +49,7 @@ fn json(spec: &str) -> Value {
 }
 
 #[test]
-fn a_dry_run_tells_files_load_and_imbalance() {
+fn dry_run_reports_files_load_and_imbalance() {
     let spec = "topology = 'topology.toml'\n[job]\nid = '7'\npattern = 'N:N'\nsize = '4GiB'\n\
                 [[writer]]\nclient = 'c0'\ncount = 5\n[[writer]]\nclient = 'c1'\n";
     let found = json(spec);
@@ -89,8 +89,8 @@ fn shared_files_have_a_stripe_for_each_writer() {
     let grows = "[topology]\nflat = { targets = 64 }\n[job]\npattern = 'N:1'\nwriters = 32\n";
     let dir = tempfile::tempdir().expect("a directory");
     let output = run(&dir, grows, &["--json"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("the size is not known"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("the file size is unknown"), "{printed}");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let widths: Vec<u64> = found["files"][0]["components"]
         .as_array()
@@ -102,7 +102,7 @@ fn shared_files_have_a_stripe_for_each_writer() {
 }
 
 #[test]
-fn people_see_a_table_and_bars() {
+fn dry_run_prints_a_table_and_bars() {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = "[topology]\nflat = { targets = 4, servers = 2 }\n[job]\npattern = 'N:N'\nwriters = 6\n";
     let shown = well(&run(&dir, spec, &[]));
@@ -112,13 +112,13 @@ fn people_see_a_table_and_bars() {
 }
 
 #[test]
-fn bad_input_is_told_with_file_line_and_key() {
+fn spec_errors_name_file_line_and_key() {
     let job = "[job]\npattern = 'N:N'\nwriters = 2\n";
     let flat = "[topology]\nflat = { targets = 4 }\n";
     let with = |topology: &str, rest: &str| format!("{topology}{job}{rest}");
     let circle = "[[topology.router]]\nname = 'a'\nleads_to = ['b']\n[[topology.router]]\nname = 'b'\n\
                   leads_to = ['a']\n[[topology.server]]\nname = 's'\n[[topology.target]]\nname = 't'\nserver = 's'\n";
-    for (spec, says) in [
+    for (spec, expected) in [
         (with(circle, ""), "spec.toml:1: router 1: leads_to: the routers lead in a circle: a → b → a"),
         (
             with("topology = 'topology.toml'\n", "").replace("writers = 2", "")
@@ -148,8 +148,8 @@ fn bad_input_is_told_with_file_line_and_key() {
     ] {
         let dir = tempfile::tempdir().expect("a directory");
         let output = run(&dir, &spec, &["--json"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(says), "{spec}\n{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains(expected), "{spec}\n{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
     }
 }

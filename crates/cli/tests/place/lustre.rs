@@ -1,13 +1,13 @@
-//! A file system in memory that treats `lustre.lov` as Lustre does, with its traps.
+//! A file system in memory that treats `lustre.lov` as Lustre does, with its pitfalls.
 //!
-//! * A file that is created in the usual way has its layout at once: so many stripes on targets in turn.
-//! * A file that is created with `O_LOV_DELAY_CREATE` has none (`ENODATA`) until one is set, or it is written to.
-//! * A layout on a file that has one is refused silently: the answer is success.
-//! * Where layouts are forbidden, the answer is success too, and nothing happens.
-//! * Targets that are not active are refused with `EREMOTEIO`, nonsense with `EINVAL`.
-//! * Of a layout in parts only the first has objects before something is written.
+//! * A file created in the usual way gets its layout at once: a number of stripes on targets in turn.
+//! * A file created with `O_LOV_DELAY_CREATE` has none (`ENODATA`) until one is set, or the file is written.
+//! * Setting a layout on a file that has one is ignored, but reports success.
+//! * Where layouts are forbidden, setting one reports success too, and does nothing.
+//! * Inactive targets are refused with `EREMOTEIO`, invalid layouts with `EINVAL`.
+//! * In a composite layout only the first component has objects before the file is written.
 //!
-//! It reads the bytes of layouts by itself, so that it does not share mistakes with what it tests.
+//! It parses layouts by itself, so that it does not share errors with the code under test.
 
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -29,21 +29,21 @@ const COMPOSITE: u32 = 0x0BD6_0BD0;
 const REMOTE_IO: i32 = 121;
 const DIRECTORY: u32 = 0o040_000;
 
-/// How the file system treats who sets layouts.
+/// How the file system responds when a layout is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mood {
     Willing,
-    /// Says that all is well, and does nothing.
+    /// Reports success, and does nothing.
     Silent,
-    /// Does not allow it.
+    /// Refuses it.
     Strict,
-    /// Knows no layouts at all.
+    /// Does not support layouts.
     Ignorant,
-    /// Knows them, but not by the attribute: by calls of its own, which come under another name.
+    /// Supports them, not by the attribute but by its own calls, which have another attribute name.
     Old,
 }
 
-/// What a layout says, as read by hand.
+/// A parsed layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stripes {
     pub(crate) targets: Vec<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Stripes {
 pub(crate) enum Layout {
     None,
     Plain(Stripes),
-    /// Ends, and numbers of stripes with their sizes; targets of the first.
+    /// Ends, stripe counts and stripe sizes of the components; targets of the first.
     Parts(Vec<(u64, u16, u32)>, Vec<u32>),
 }
 
@@ -71,25 +71,25 @@ pub(crate) struct State {
     pub(crate) mood: Mood,
     targets: u32,
     inactive: Vec<u32>,
-    /// Where the next file of the usual layout begins.
+    /// The first target of the next file with the default layout.
     start: u32,
-    /// Attributes that other file systems would tell, by the name of what has them (none for the root) and their own.
+    /// Attributes of other file systems, by the name of their file (empty for the root) and their own.
     pub(crate) others: BTreeMap<(String, String), String>,
-    /// Names in the order of their creation, with whether the layout was to come later.
+    /// Names in the order of their creation, and whether the layout was delayed.
     pub(crate) created: Vec<(String, bool)>,
 }
 
 #[derive(Clone)]
 struct Fs(Arc<Mutex<State>>);
 
-/// A mounted one; gone when dropped.
+/// A mount, which ends when dropped.
 pub(crate) struct Mounted {
     pub(crate) state: Arc<Mutex<State>>,
     _session: BackgroundSession,
 }
 
 impl Mounted {
-    /// Mounts, or says why that is impossible here.
+    /// Mounts, or returns why that is impossible on this machine.
     pub(crate) fn at(dir: &Path, targets: u32, inactive: &[u32]) -> Result<Mounted, String> {
         let root = Node { mode: DIRECTORY | 0o777, bytes: Vec::new(), names: BTreeMap::new(), lov: None };
         let state = Arc::new(Mutex::new(State {
@@ -105,12 +105,12 @@ impl Mounted {
         let mut config = Config::default();
         config.mount_options = vec![fuser::MountOption::FSName("lustre-like".to_owned())];
         let session = fuser::spawn_mount(Fs(state.clone()), dir, &config);
-        let session = session.map_err(|error| format!("nothing can be mounted here ({error})"))?;
+        let session = session.map_err(|error| format!("mounting is not possible ({error})"))?;
         Ok(Mounted { state, _session: session })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics here")
+        self.state.lock().expect("the lock is not poisoned")
     }
 }
 
@@ -131,7 +131,7 @@ fn objects(bytes: &[u8], at: usize) -> Vec<u32> {
     bytes[at + 48..].chunks_exact(24).map(|object| word(object, 20)).collect()
 }
 
-/// What bytes of a layout say.
+/// Parses the bytes of a layout.
 pub(crate) fn read(lov: Option<&[u8]>) -> Layout {
     let Some(lov) = lov else { return Layout::None };
     if word(lov, 0) != COMPOSITE {
@@ -152,14 +152,14 @@ pub(crate) fn read(lov: Option<&[u8]>) -> Layout {
 }
 
 impl State {
-    /// What another file system would tell of something in the root.
+    /// The attribute of another file system for a file in the root.
     fn other(&self, ino: u64, attribute: &OsStr) -> Option<&String> {
         let name = self.nodes[&1].names.iter().find(|(_, node)| **node == ino).map(|(name, _)| name);
         let name = name.map_or(String::new(), |name| name.to_string_lossy().into_owned());
         self.others.get(&(name, attribute.to_string_lossy().into_owned()))
     }
 
-    /// What the layout of a file in the root says.
+    /// The layout of a file in the root.
     pub(crate) fn layout(&self, name: &str) -> Layout {
         let mut node = &self.nodes[&1];
         for part in name.split('/') {
@@ -172,14 +172,14 @@ impl State {
         self.nodes[&self.nodes[&1].names[OsStr::new(name)]].bytes.len()
     }
 
-    /// Four stripes of one MiB on targets in turn.
+    /// The default layout: four stripes of one MiB on targets in turn.
     fn usual(&mut self) -> Vec<u8> {
         let targets: Vec<u32> = (0..4.min(self.targets)).map(|i| (self.start + i) % self.targets).collect();
         self.start = (self.start + 4) % self.targets;
         self.written(&targets, 1 << 20)
     }
 
-    /// As Lustre gives a layout back: version 3, with objects.
+    /// A layout as Lustre returns it: version 3, with objects.
     fn written(&mut self, targets: &[u32], size: u32) -> Vec<u8> {
         let mut lov = vec![0; 48 + 24 * targets.len()];
         lov[..4].copy_from_slice(&V3.to_ne_bytes());
@@ -195,7 +195,7 @@ impl State {
         lov
     }
 
-    /// Whether a plain layout can be had.
+    /// Checks a plain layout.
     fn accept(&self, plain: &[u8]) -> Result<(Vec<u32>, u32), Errno> {
         let size = word(plain, 24);
         let targets = objects(plain, 0);
@@ -223,7 +223,7 @@ impl State {
             Mood::Silent => return Ok(()),
             Mood::Strict => return Err(Errno::EPERM),
             Mood::Ignorant => return Err(Errno::EOPNOTSUPP),
-            // A layout stays.
+            // An existing layout stays.
             Mood::Willing | Mood::Old if !is_dir && self.nodes[&ino].lov.is_some() => return Ok(()),
             Mood::Willing | Mood::Old => {}
         }
@@ -231,12 +231,12 @@ impl State {
             return Err(Errno::EINVAL);
         }
         let taken = if word(lov, 0) == COMPOSITE { self.parts(lov)? } else { self.plain(lov, is_dir)? };
-        self.nodes.get_mut(&ino).expect("it is there").lov = Some(taken);
+        self.nodes.get_mut(&ino).expect("the inode exists").lov = Some(taken);
         Ok(())
     }
 
     fn plain(&mut self, lov: &[u8], is_dir: bool) -> Result<Vec<u8>, Errno> {
-        // A directory keeps what it was given.
+        // A directory stores its default layout as given.
         if is_dir {
             return Ok(lov.to_vec());
         }
@@ -244,7 +244,7 @@ impl State {
         Ok(self.written(&targets, size))
     }
 
-    /// Parts: the first gets objects, the others wait.
+    /// A composite layout: only the first component gets objects.
     fn parts(&mut self, lov: &[u8]) -> Result<Vec<u8>, Errno> {
         if word(lov, 4) as usize != lov.len() {
             return Err(Errno::EINVAL);
@@ -313,7 +313,7 @@ impl State {
 }
 
 impl State {
-    /// By which attribute layouts are set and read.
+    /// The attribute by which layouts are set and read.
     fn attribute(&self) -> &'static str {
         if self.mood == Mood::Old { OLD } else { LOV }
     }
@@ -321,7 +321,7 @@ impl State {
 
 impl Fs {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("nobody panics here")
+        self.0.lock().expect("the lock is not poisoned")
     }
 }
 
@@ -357,7 +357,7 @@ impl Filesystem for Fs {
         reply: ReplyAttr,
     ) {
         let mut state = self.lock();
-        let node = state.nodes.get_mut(&ino.0).expect("it is there");
+        let node = state.nodes.get_mut(&ino.0).expect("the inode exists");
         if let Some(mode) = mode {
             node.mode = (node.mode & !0o7777) | (mode & 0o7777);
         }
@@ -432,9 +432,9 @@ impl Filesystem for Fs {
         let mut state = self.lock();
         if state.nodes[&ino.0].lov.is_none() && state.mood != Mood::Ignorant {
             let usual = state.usual();
-            state.nodes.get_mut(&ino.0).expect("it is there").lov = Some(usual);
+            state.nodes.get_mut(&ino.0).expect("the inode exists").lov = Some(usual);
         }
-        let bytes = &mut state.nodes.get_mut(&ino.0).expect("it is there").bytes;
+        let bytes = &mut state.nodes.get_mut(&ino.0).expect("the inode exists").bytes;
         let end = offset as usize + data.len();
         bytes.resize(bytes.len().max(end), 0);
         bytes[offset as usize..end].copy_from_slice(data);
@@ -479,10 +479,10 @@ impl Filesystem for Fs {
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let state = self.lock();
-        if let Some(told) = state.other(ino.0, name) {
-            return match told.len() {
+        if let Some(reported) = state.other(ino.0, name) {
+            return match reported.len() {
                 len if size == 0 => reply.size(len as u32),
-                len if len <= size as usize => reply.data(told.as_bytes()),
+                len if len <= size as usize => reply.data(reported.as_bytes()),
                 _ => reply.error(Errno::ERANGE),
             };
         }
@@ -511,14 +511,14 @@ impl Filesystem for Fs {
         if state.find(dir.0, name).is_ok() {
             return reply.error(Errno::EEXIST);
         }
-        // The kernel keeps the other half of O_LOV_DELAY_CREATE to itself.
+        // The kernel does not pass on the other half of O_LOV_DELAY_CREATE.
         let later = flags & 0o20_000 != 0;
         let ino = state.make(dir.0, name, mode & !umask & 0o7777);
         state.created.push((name.to_string_lossy().into_owned(), later));
         let inherited = state.nodes[&dir.0].lov.is_some();
         if !later && state.mood != Mood::Ignorant {
             let usual = if inherited { state.written(&[0], 1 << 20) } else { state.usual() };
-            state.nodes.get_mut(&ino).expect("it is there").lov = Some(usual);
+            state.nodes.get_mut(&ino).expect("the inode exists").lov = Some(usual);
         }
         reply.created(&NOW, &state.attr(ino), Generation(0), FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }

@@ -1,4 +1,4 @@
-//! Placement from outside: dry runs, and real programs on a file system that behaves like Lustre.
+//! Placement: dry runs, and real programs on a file system that behaves like Lustre.
 
 mod bench;
 mod drained;

@@ -1,12 +1,12 @@
-//! What GlusterFS and CephFS tell of their files, through a file system that tells it as they do.
+//! Layout attributes of GlusterFS and CephFS, through a file system that emulates them.
 
 use crate::lustre::Mood;
 use crate::world::{World, skip};
 use forebay_backend::{Backend, Creation, Dir, Layout};
 use forebay_model::{Gid, Name, Uid};
 
-/// A back end in the mount, and files in it with what is told of each.
-fn told(
+/// A back end in the mount, and files in it with their attributes.
+fn with_attributes(
     attribute: &str,
     root: &[(&str, &str)],
     files: &[(&str, &str)],
@@ -37,9 +37,9 @@ fn whole(target: u32) -> Layout {
 }
 
 #[test]
-fn gluster_tells_on_which_brick_a_file_is() {
+fn gluster_brick_of_a_file_is_read() {
     if !rustix::process::geteuid().is_root() {
-        return skip("GlusterFS tells its bricks to root alone");
+        return skip("only root can read the bricks of GlusterFS");
     }
     let info = "trusted.glusterfs.pathinfo";
     let bricks =
@@ -49,20 +49,20 @@ fn gluster_tells_on_which_brick_a_file_is() {
         ("b", "(<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/b>)"),
         ("strange", "(<DISTRIBUTE:v-dht> <POSIX(/b9):nine:/b9/c>)"),
     ];
-    let Some((targets, lies)) = told(info, &[(info, bricks)], &files) else { return };
+    let Some((targets, lies)) = with_attributes(info, &[(info, bricks)], &files) else { return };
     assert_eq!(targets, ["one:/b1", "two:/b2"]);
     assert_eq!(lies, [whole(1), whole(0), whole(0)]);
 }
 
 #[test]
-fn ceph_tells_where_objects_end() {
+fn ceph_object_size_is_read() {
     let root = [("ceph.dir.entries", "3"), ("ceph.dir.layout.pool", "fast")];
     let files = [
         ("a", "stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=fast"),
         ("b", "stripe_unit=65536 stripe_count=8 object_size=4194304 pool=fast"),
         ("c", "nothing that makes sense"),
     ];
-    let Some((targets, lies)) = told("ceph.file.layout", &root, &files) else { return };
+    let Some((targets, lies)) = with_attributes("ceph.file.layout", &root, &files) else { return };
     assert_eq!(targets, ["pool fast"]);
     let stripe = |stripe| Layout { targets: vec![0], stripe };
     assert_eq!(lies, [stripe(4 << 20), stripe(65536), whole(0)]);

@@ -1,4 +1,4 @@
-//! Parallel programs of both families of MPI, four ranks each.
+//! Parallel programs with MPICH and Open MPI, four ranks each.
 
 use crate::lustre::{Layout, Stripes};
 use crate::world::{JOB, TARGETS, World, heights, skip, well};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The launcher of a family, with what lets it run four ranks on a small machine as whoever this is.
+/// The launcher of an MPI implementation, with options for four ranks on a small machine and as root.
 fn launched(world: &World, family: &str, program: &std::path::Path, arguments: &[&str]) -> String {
     let mut command = world.placed(&[]);
     command.arg(format!("mpiexec.{family}")).args(["-n", "4"]).arg(program).args(arguments);
@@ -28,10 +28,10 @@ fn is_here(family: &str) -> bool {
     missing.is_none()
 }
 
-/// What is known of a file: its bytes, and how many stripes of which size somebody asked for.
+/// What is known of a file: its size, and the requested number and size of stripes.
 type Known = (Option<u64>, Option<(u32, u64)>);
 
-/// The layouts that a job of four ranks gets for files of so many writers each, one after the other.
+/// The planned layouts of files with a number of writers each, for a job of four ranks, one after the other.
 fn planned(writers_of_each: u32, files: &[Known]) -> Vec<Vec<Stripes>> {
     let mut ledger = Ledger::new(Arc::new(Topology::flat(TARGETS)), Weights::default(), JOB);
     let all = vec![Writer { client: None, bytes: None }; 4];
@@ -40,7 +40,7 @@ fn planned(writers_of_each: u32, files: &[Known]) -> Vec<Vec<Stripes>> {
         let (stripe_count, stripe_size) = stripes.unzip();
         let job =
             Job { writers: &all, pattern, file_size, stripe_count, stripe_size, limits: &Limits::LUSTRE };
-        let plan = place(&mut ledger, &job).expect("there is room");
+        let plan = place(&mut ledger, &job).expect("targets have space");
         let stripes = |shape: &Shape| match shape {
             Shape::Striped(stripes) => {
                 Some(Stripes { targets: stripes.targets.clone(), size: stripes.size as u32 })
@@ -66,7 +66,7 @@ fn placed(family: &str) {
     let log = world.log();
     const MIB: u64 = 1 << 20;
     let sized = (Some(4 * MIB), None);
-    // In this order the program makes them; the size of the last is that of the one before it.
+    // The program creates them in this order; the size of the last is that of the one before it.
     let four =
         planned(4, &[sized, sized, (Some(4 * MIB), Some((2, MIB / 8))), (None, None), (Some(4000), None)]);
     let names = [(0, "sized", MIB), (1, "exclusive", MIB), (2, "asked", MIB / 8), (4, "unknown.2", MIB / 16)];
@@ -78,43 +78,45 @@ fn placed(family: &str) {
     let Layout::Parts(parts, first) = world.fs.lock().layout("unknown.1") else { panic!("{log}") };
     assert_eq!((parts, first.len()), (vec![(4 << 20, 1, 1 << 20), (u64::MAX, 4, 1 << 20)], 1), "{log}");
     let own: Vec<Stripes> = (0..4).map(|rank| world.stripes(&format!("own.{rank}"))).collect();
-    // Open MPI makes files of its own beside them, to see whether they can be locked.
+    // Open MPI creates further files beside them, to test locking.
     let first = planned(1, &[(None, None)]).concat();
     let targets: Vec<u32> = own.iter().map(|stripes| stripes.targets[0]).collect();
     assert!(different(&targets) && (family != "mpich" || own == first), "{own:?}, not {first:?}: {log}");
-    // Those who write two at a time are counted together, whoever says that they do.
+    // Processes that write two at a time are counted together, whichever process reports it.
     let pairs = (Some(2 * MIB), None);
     let two = planned(2, &[pairs, pairs]);
     assert_eq!(world.stripes("pair"), two[0][0], "{log}");
     assert_eq!(world.stripes("half.0"), two[1][0], "{log}");
-    // Whoever leads the second half was no leader before.
+    // The leader of the second half was no leader before.
     assert_eq!(world.stripes("half.1"), two[0][1], "{log}");
     let halves = [world.stripes("half.0").targets, world.stripes("half.1").targets].concat();
     assert!(halves.len() == 4 && different(&halves), "{halves:?}: {log}");
-    for says in
-        ["4 writers, says its communicator", "2 writers, says its info", "4000 bytes, as the file before"]
-    {
-        assert!(log.contains(says), "{says}: {log}");
+    for expected in [
+        "4 writers, from its communicator",
+        "2 writers, from its info",
+        "4000 bytes, as in the previous file",
+    ] {
+        assert!(log.contains(expected), "{expected}: {log}");
     }
-    assert!(log.contains("unknown.1: the size is not known: the file lies over more targets"), "{log}");
+    assert!(log.contains("unknown.1: the file size is unknown: the layout uses more targets"), "{log}");
     let all: Vec<u32> = [world.stripes("sized").targets, world.stripes("exclusive").targets].concat();
     assert_eq!(heights(&all), [1; 8], "two shared files take all targets: {log}");
     let created = world.fs.lock().created.clone();
     let early = created.iter().find(|(name, later)| !later && !name.starts_with('.'));
-    assert_eq!(early, None, "nobody opened a file before its layout was there: {log}");
+    assert_eq!(early, None, "no file was opened before its layout was set: {log}");
 }
 
 #[test]
-fn files_of_mpich_are_placed() {
+fn mpich_files_are_placed() {
     placed("mpich");
 }
 
 #[test]
-fn files_of_open_mpi_are_placed() {
+fn open_mpi_files_are_placed() {
     placed("openmpi");
 }
 
-/// HDF5 as a library of its own, and not in the program.
+/// Flags that link HDF5 as a shared library.
 const SHARED: [&str; 2] = ["-O1", "-shlib"];
 
 fn one_file(family: &str, source: &str, compiler: &str) -> Option<World> {
@@ -132,13 +134,13 @@ fn one_file(family: &str, source: &str, compiler: &str) -> Option<World> {
 }
 
 #[test]
-fn parallel_hdf5_is_placed_and_its_property_lists_are_heard() {
+fn parallel_hdf5_is_placed_by_its_property_lists() {
     for family in ["mpich", "openmpi"] {
         let Some(world) = one_file(family, "parallel.c", "h5pcc") else { continue };
         let log = world.log();
         let Layout::Parts(parts, _) = world.fs.lock().layout("filealigned") else { panic!("{log}") };
         assert_eq!(parts, [(4 << 20, 1, 2 << 20), (u64::MAX, 4, 2 << 20)], "{family}: {log}");
-        assert!(log.contains("filealigned: stripes of 2097152 bytes, as HDF5 aligns what is in it"), "{log}");
+        assert!(log.contains("filealigned: stripes of 2097152 bytes, from the HDF5 alignment"), "{log}");
     }
 }
 
@@ -149,9 +151,9 @@ fn shared_files_of_fortran_are_placed() {
     }
 }
 
-/// A job's script runs program after program: each begins where the one before it did not.
+/// A job script runs programs one after the other: each begins at another target than the one before.
 #[test]
-fn programs_of_one_job_do_not_begin_at_the_same_targets() {
+fn programs_of_one_job_begin_at_different_targets() {
     for family in ["mpich", "openmpi"] {
         if !is_here(family) {
             continue;
@@ -179,7 +181,7 @@ fn hdf5_of_one_process_is_placed() {
     check_family(&world);
 }
 
-/// A file and a family of them, each on a target of its own.
+/// A file and a family of files, each on a target of its own.
 fn check_family(world: &World) {
     let names = ["single.h5", "family0.h5", "family1.h5", "family2.h5", "family3.h5"];
     let found: Vec<Stripes> = names.iter().map(|name| world.stripes(name)).collect();
@@ -187,12 +189,12 @@ fn check_family(world: &World) {
     let targets: Vec<u32> = found.iter().map(|stripes| stripes.targets[0]).collect();
     let log = world.log();
     assert!(different(&targets), "{targets:?}: {log}");
-    assert!(log.contains("family0.h5: 1048576 bytes, one of a family of HDF5"), "{log}");
+    assert!(log.contains("family0.h5: 1048576 bytes, member of an HDF5 family"), "{log}");
 }
 
-/// Interpreters load modules so that nobody sees what they bring along.
+/// Python loads modules with RTLD_LOCAL, which hides their dependencies.
 #[test]
-fn libraries_that_a_module_brought_along_are_found() {
+fn dependencies_of_loaded_modules_are_found() {
     for (family, source, compiler, more) in [
         ("mpich", "family.c", "h5pcc", "-shlib"),
         ("mpich", "module.c", "mpicc", "-O1"),

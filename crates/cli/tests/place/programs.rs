@@ -1,11 +1,11 @@
-//! Programs that know nothing of placement.
+//! Programs without knowledge of placement.
 
 use crate::lustre::{Layout, Mood};
 use crate::world::{JOB, TARGETS, World, forebay, heights, skip, well};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first target of each of these files, after checking that each lies in one stripe of a MiB.
+/// The first target of each of these files, after checking that each has one stripe of one MiB.
 pub(crate) fn alone(world: &World, names: &[&str]) -> Vec<u32> {
     let first = |name: &&str| {
         let stripes = world.stripes(name);
@@ -15,7 +15,7 @@ pub(crate) fn alone(world: &World, names: &[&str]) -> Vec<u32> {
     names.iter().map(first).collect()
 }
 
-/// What a dry run plans for so many files, one after the other, as targets.
+/// The targets that a dry run plans for a number of files, one after the other.
 pub(crate) fn planned(count: usize) -> Vec<u32> {
     use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, Topology, Weights, Writer, place};
     let mut ledger = Ledger::new(std::sync::Arc::new(Topology::flat(TARGETS)), Weights::default(), JOB);
@@ -28,7 +28,7 @@ pub(crate) fn planned(count: usize) -> Vec<u32> {
         stripe_size: None,
         limits: &Limits::LUSTRE,
     };
-    let mut next = || match &place(&mut ledger, &job).expect("room").files[0].shape {
+    let mut next = || match &place(&mut ledger, &job).expect("targets have space").files[0].shape {
         Shape::Striped(stripes) => stripes.targets[0],
         other => panic!("{other:?}"),
     };
@@ -36,7 +36,7 @@ pub(crate) fn planned(count: usize) -> Vec<u32> {
 }
 
 #[test]
-fn programs_in_c_fortran_python_and_of_the_shell_are_placed_as_planned() {
+fn c_fortran_python_and_shell_programs_are_placed_as_planned() {
     let Some(world) = World::new(&[]) else { return };
     let Some(program) = world.compiled("files.c", "cc", &["-O1", "-Wno-unused-result"]) else { return };
     let ran = world.placed(&["--counts", "counts"]).arg(program).arg("pfs").output().expect("it runs");
@@ -66,7 +66,7 @@ fn programs_in_c_fortran_python_and_of_the_shell_are_placed_as_planned() {
     assert!(world.fs.lock().created.iter().all(|(_, later)| *later), "none had the usual layout before");
 }
 
-/// What `files.c` makes.
+/// The files that `files.c` creates.
 const FILES: [&str; 7] = ["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"];
 
 /// `open64`, `openat64`, `creat64`, `fopen64`.
@@ -84,7 +84,7 @@ fn programs_with_large_files_are_placed() {
 }
 
 #[test]
-fn processes_that_a_launcher_numbered_have_a_target_each() {
+fn ranks_of_a_launcher_get_a_target_each() {
     let Some(world) = World::new(&[]) else { return };
     for (rank, size) in [("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")] {
         for number in [2, 0, 3, 1] {
@@ -100,7 +100,7 @@ fn processes_that_a_launcher_numbered_have_a_target_each() {
 }
 
 #[test]
-fn excluded_targets_are_avoided_and_room_counts() {
+fn excluded_and_full_targets_are_avoided() {
     let Some(world) = World::new(&[]) else { return };
     let many = |like: &str, count: u32| {
         format!("n=0; while [ $n -lt {count} ]; do echo x > pfs/{like}$n; n=$((n+1)); done")
@@ -120,25 +120,28 @@ fn excluded_targets_are_avoided_and_room_counts() {
     std::fs::write(world.path("topology.toml"), text).expect("a file");
     let mut command = forebay(world.dir());
     command.args(["place", "exec", "--pfs", "pfs", "--topology", "topology.toml", "--log", "log", "--"]);
-    // One process, so that there is no next turn with everything forgotten.
+    // One process, so that its counters are kept.
     let script = "import sys\nfor n in range(16): open(f'pfs/b{n}', 'w').write('x')";
     command.env("PMI_RANK", "0").env("PMI_SIZE", "1").args(["python3", "-c", script]);
     match command.output() {
         Ok(output) => drop(well(&output)),
-        Err(error) => return skip(&format!("python3 cannot be run ({error}), so room was not counted")),
+        Err(error) => return skip(&format!("python3 cannot be run ({error}), so free space was not tested")),
     }
     assert_eq!(heights(&firsts(names("b", 16))), [3, 3, 3, 3, 1, 1, 1, 1], "{}", world.log());
     let refused = world.placed(&["--exclude", "t9"]).arg("true").output().expect("it runs");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("--exclude: there is no target \"t9\""), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && printed.contains("--exclude: there is no target \"t9\""),
+        "{printed}"
+    );
 }
 
-/// Where the attribute cannot be set, as on an old Lustre, its own call can; nowhere else is that tried.
+/// On an old Lustre the attribute cannot be set, but its own call works; it is not tried elsewhere.
 #[test]
-fn layouts_are_set_by_call_where_the_attribute_is_not_known() {
+fn layouts_are_set_by_ioctl_where_the_attribute_is_unknown() {
     let Some(world) = World::new(&[]) else { return };
     let Some(old) = world.compiled("ioctl.c", "cc", &["-shared", "-fPIC"]) else { return };
-    let library = laid_down(&world, "so");
+    let library = extracted(&world, "so");
     let options = ["-Wl,--allow-shlib-undefined", library.to_str().expect("a path")];
     let Some(program) = world.compiled("call.c", "cc", &options) else { return };
     world.fs.lock().mood = Mood::Old;
@@ -159,7 +162,7 @@ fn layouts_are_set_by_call_where_the_attribute_is_not_known() {
 }
 
 #[test]
-fn what_exists_and_what_has_a_layout_is_left_alone() {
+fn existing_files_and_layouts_are_not_changed() {
     let Some(world) = World::new(&[]) else { return };
     std::fs::write(world.path("pfs/old"), "old").expect("a file");
     let usual = world.stripes("old");
@@ -170,23 +173,23 @@ fn what_exists_and_what_has_a_layout_is_left_alone() {
     world.shell("echo new > pfs/old; echo x > pfs/mine/file; echo y > outside");
     assert_eq!(world.stripes("old"), usual);
     assert_eq!(world.stripes("mine/file").targets, [0]);
-    assert!(world.log().contains("left alone: its directory has a layout of its own"), "{}", world.log());
+    assert!(world.log().contains("not placed: its directory has its own layout"), "{}", world.log());
     assert_eq!(std::fs::read(world.path("pfs/old")).expect("a file"), b"new\n");
 }
 
 #[test]
-fn a_layout_that_did_not_take_is_told_and_the_program_goes_on() {
-    for (mood, says) in [
+fn ignored_layout_is_reported_and_the_program_continues() {
+    for (mood, expected) in [
         (Mood::Silent, "the layout was not set: it was accepted and silently not set"),
         (Mood::Strict, "the layout was not set: Operation not permitted"),
     ] {
         let Some(world) = World::new(&[]) else { return };
         world.fs.lock().mood = mood;
         world.shell("echo text > pfs/file");
-        assert!(world.log().contains(says), "{mood:?}: {}", world.log());
+        assert!(world.log().contains(expected), "{mood:?}: {}", world.log());
         assert_eq!(std::fs::read(world.path("pfs/file")).expect("a file"), b"text\n");
         assert_eq!(world.stripes("file").targets.len(), 4, "the usual layout");
-        // Without a log everybody hears it, once.
+        // Without a log the message goes to standard error, once.
         let mut command = forebay(world.dir());
         command.args([
             "place",
@@ -200,9 +203,9 @@ fn a_layout_that_did_not_take_is_told_and_the_program_goes_on() {
             "-c",
             "echo x > pfs/a; echo x > pfs/b",
         ]);
-        let said = String::from_utf8_lossy(&command.output().expect("it runs").stderr).into_owned();
-        assert_eq!(said.matches("forebay place: ").count(), 1, "{said}");
-        assert!(said.contains(says), "{said}");
+        let printed = String::from_utf8_lossy(&command.output().expect("it runs").stderr).into_owned();
+        assert_eq!(printed.matches("forebay place: ").count(), 1, "{printed}");
+        assert!(printed.contains(expected), "{printed}");
     }
     let Some(world) = World::new(&(0..TARGETS).collect::<Vec<_>>()) else { return };
     world.shell("echo text > pfs/file");
@@ -214,7 +217,7 @@ fn a_layout_that_did_not_take_is_told_and_the_program_goes_on() {
 }
 
 #[test]
-fn what_the_drain_creates_lies_where_it_was_told_to() {
+fn drained_files_get_the_requested_layout() {
     use forebay_backend::{Backend, Creation, Dir, Layout};
     use forebay_model::{Gid, Name, Uid};
     let Some(world) = World::new(&[]) else { return };
@@ -223,32 +226,33 @@ fn what_the_drain_creates_lies_where_it_was_told_to() {
     assert_eq!(backend.targets().len(), TARGETS as usize);
     let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));
     let creation = Creation { owner, mode: 0o640, stripes: None };
-    let asked = Layout { targets: vec![5, 1], stripe: 1 << 16 };
+    let requested = Layout { targets: vec![5, 1], stripe: 1 << 16 };
     let path = |name: &str| vec![Name::new(name.as_bytes()).expect("a name")];
-    let object = backend.create_on(&path("told"), &creation, &asked).expect("a file");
+    let object = backend.create_on(&path("placed"), &creation, &requested).expect("a file");
     object.write_at(0, &[b"text"]).expect("it is written");
-    assert_eq!(backend.layout(&path("told")).expect("a layout"), asked);
-    assert_eq!(world.stripes("told").targets, [5, 1]);
-    // What did not take is not believed.
+    assert_eq!(backend.layout(&path("placed")).expect("a layout"), requested);
+    assert_eq!(world.stripes("placed").targets, [5, 1]);
+    // A layout that did not take effect is not reported as the file's layout.
     world.fs.lock().mood = Mood::Silent;
-    let object = backend.create_on(&path("refused"), &creation, &asked).expect("a file all the same");
+    let object =
+        backend.create_on(&path("refused"), &creation, &requested).expect("the file is created anyway");
     object.write_at(0, &[b"text"]).expect("it is written");
-    assert_ne!(backend.layout(&path("refused")).expect("a layout"), asked);
+    assert_ne!(backend.layout(&path("refused")).expect("a layout"), requested);
 }
 
 #[test]
-fn a_program_can_ask_by_name() {
+fn program_can_call_the_placement_library() {
     let Some(world) = World::new(&[]) else { return };
-    let library = laid_down(&world, "so");
+    let library = extracted(&world, "so");
     let options = ["-Wl,--allow-shlib-undefined", library.to_str().expect("a path")];
     let Some(program) = world.compiled("call.c", "cc", &options) else { return };
-    well(&world.placed(&[]).arg(program).arg("pfs/asked").output().expect("it runs"));
-    let stripes = world.stripes("asked");
+    well(&world.placed(&[]).arg(program).arg("pfs/requested").output().expect("it runs"));
+    let stripes = world.stripes("requested");
     assert_eq!((stripes.targets.len(), stripes.size), (4, 1 << 20));
 }
 
 #[test]
-fn a_statically_linked_program_is_placed() {
+fn statically_linked_program_is_placed() {
     let Some(world) = World::new(&[]) else { return };
     let flags = well(&forebay(world.dir()).args(["place", "ldflags"]).output().expect("it runs"));
     let mut options = vec!["-static", "-O1", "-Wno-unused-result"];
@@ -267,8 +271,8 @@ fn a_statically_linked_program_is_placed() {
     assert_eq!(alone(&world, &FILES), planned(7), "{}", world.log());
 }
 
-/// Where `place exec` has put the library of this kind.
-fn laid_down(world: &World, end: &str) -> PathBuf {
+/// The path of the library that `place exec` has extracted.
+fn extracted(world: &World, end: &str) -> PathBuf {
     world.shell("true");
     let list = std::fs::read_dir(world.path(".cache/forebay")).expect("a directory");
     let mut paths = list.map(|entry| entry.expect("an entry").path());

@@ -1,4 +1,4 @@
-//! Turns that a running Forebay counts for processes without a rank, on whatever machine they are.
+//! Turns that a running Forebay assigns to processes without a rank, on any machine.
 
 use crate::programs::{alone, planned};
 use crate::world::{World, forebay, well};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A server that ends with the test.
+/// A server that is killed at the end of the test.
 struct Up {
     server: Child,
     tcp: SocketAddr,
@@ -15,7 +15,7 @@ struct Up {
 
 impl Up {
     fn start(world: &World) -> Up {
-        let (socket, tcp) = (world.path("sock"), forebay_dice::address());
+        let (socket, tcp) = (world.path("sock"), forebay_testkit::address());
         let mut command = forebay(world.dir());
         command.args(["up", "--disk", "--capacity", "64MiB", "--store"]).arg(world.path("store"));
         command.args(["--listen", &tcp.to_string(), "--key"]).arg(world.path("key"));
@@ -53,8 +53,8 @@ impl Drop for Up {
     }
 }
 
-/// Four files by a shell whose home is this directory: what is kept on a machine is kept in its home, so another home is
-/// another machine.
+/// Creates four files by a shell with this home. A machine's turns are kept in its home, so another home stands
+/// for another machine.
 fn make(world: &World, home: &Path, like: &str, options: &[&str]) {
     let line = format!("for n in 0 1 2 3; do echo x > pfs/{like}$n; done");
     let mut command: Command = world.placed(options);
@@ -73,17 +73,21 @@ fn processes_of_several_machines_take_turns_through_a_running_forebay() {
     make(&world, &other, "b", &over_tcp);
     let names = ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"];
     assert_eq!(alone(&world, &names), planned(8), "{}", world.log());
-    assert!(!world.log().contains("turns are those of this machine"), "{}", world.log());
-    // Whoever has no key, or a wrong one, is told so and counts for himself.
+    assert!(!world.log().contains("using the turns of this machine only"), "{}", world.log());
+    // A program without the right key gets an error and counts its turns alone.
     let wrong = world.path("wrong");
     std::fs::write(&wrong, format!("{}\n", "5a".repeat(32))).expect("a file");
     make(&world, &third, "c", &["--service", &up.tcp()]);
-    assert!(world.log().contains("it asks for a key"), "{}", world.log());
+    assert!(world.log().contains("the service requires a key"), "{}", world.log());
     make(&world, &third, "d", &["--service", &up.tcp(), "--key", wrong.to_str().expect("a path")]);
     assert_eq!(alone(&world, &["c0", "c1", "c2", "c3", "d0", "d1", "d2", "d3"]), planned(8));
     drop(up);
-    // Without it each machine has turns of its own, from the first on.
+    // Without the service each machine has turns of its own, from the first on.
     make(&world, &other, "e", &over_tcp);
     assert_eq!(alone(&world, &["e0", "e1", "e2", "e3"]), planned(4));
-    assert!(world.log().contains("turns are those of this machine: cannot ask tcp:"), "{}", world.log());
+    assert!(
+        world.log().contains("using the turns of this machine only: cannot reach tcp:"),
+        "{}",
+        world.log()
+    );
 }

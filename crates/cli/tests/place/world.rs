@@ -1,4 +1,4 @@
-//! A directory with the file system in it, and programs that are run there.
+//! A directory with the emulated file system, and programs that run in it.
 
 use crate::lustre::{Layout, Mounted, Stripes};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 pub(crate) const TARGETS: u32 = 8;
-/// The number of the job that all programs belong to.
+/// The id of the job of all programs.
 pub(crate) const JOB: u64 = 4711;
 
 pub(crate) struct World {
@@ -15,10 +15,10 @@ pub(crate) struct World {
 }
 
 pub(crate) fn skip(what: &str) {
-    forebay_dice::skip("place", what);
+    forebay_testkit::skip("place", what);
 }
 
-/// The binary with a home of its own.
+/// The binary with its own home.
 pub(crate) fn forebay(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.env("HOME", home).env("FOREBAY_JOB_ID", JOB.to_string()).current_dir(home);
@@ -26,7 +26,7 @@ pub(crate) fn forebay(home: &Path) -> Command {
     command
 }
 
-/// What a command printed, if it went well.
+/// The output of a command, which must succeed.
 pub(crate) fn well(output: &Output) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {err}", output.status);
@@ -34,7 +34,7 @@ pub(crate) fn well(output: &Output) -> String {
 }
 
 impl World {
-    /// With eight targets, none of which is tired; says aloud where there can be none.
+    /// With eight targets; prints a note and returns `None` where mounting is impossible.
     pub(crate) fn new(inactive: &[u32]) -> Option<World> {
         let dir = tempfile::Builder::new().prefix("fbplace-").tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("pfs")).expect("a directory");
@@ -65,12 +65,12 @@ impl World {
         command
     }
 
-    /// Runs a shell's command line with placement.
+    /// Runs a shell command line with placement.
     pub(crate) fn shell(&self, line: &str) -> String {
         well(&self.placed(&[]).args(["sh", "-c", line]).output().expect("a shell"))
     }
 
-    /// The targets of a file that lies in one way.
+    /// The stripes of a file with a plain layout.
     pub(crate) fn stripes(&self, name: &str) -> Stripes {
         match self.fs.lock().layout(name) {
             Layout::Plain(stripes) => stripes,
@@ -82,7 +82,7 @@ impl World {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// A program of these tests, compiled; `None` and said aloud where there is no such compiler.
+    /// Compiles a program beside these tests; prints a note and returns `None` without the compiler.
     pub(crate) fn compiled(&self, source: &str, compiler: &str, options: &[&str]) -> Option<PathBuf> {
         let path = self.path(&format!("{source}.{compiler}"));
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/place/programs").join(source);
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-/// How many files of a list each target has, given the first target of each.
+/// The number of files on each target, given the first target of each.
 pub(crate) fn heights(firsts: &[u32]) -> Vec<usize> {
     (0..TARGETS).map(|target| firsts.iter().filter(|&&first| first == target).count()).collect()
 }

@@ -1,4 +1,4 @@
-//! Every call once or twice, over both kinds of socket.
+//! Every client call, over both kinds of socket.
 
 use crate::world::{By, World, pattern};
 use forebay_client::{Client, Listing, OpenOptions};
@@ -131,7 +131,7 @@ async fn the_service(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_over_every_socket() {
+async fn every_call_works_over_both_sockets() {
     for by in [By::Unix, By::Tcp] {
         let world = World::new(64);
         let client = world.client(by).await;
@@ -144,7 +144,7 @@ async fn every_call_over_every_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_listings_and_names() {
+async fn long_listings_and_names_work() {
     let world = World::new(32);
     let client = world.client(By::Unix).await;
     let name = |i: usize| format!("{}{i:04}", "n".repeat(251));

@@ -1,10 +1,11 @@
-//! The client against the real server, in one process, through real sockets.
+//! The client against the real server, in one process, over real sockets.
 
 mod calls;
+mod identities;
 mod model;
-mod people;
+mod name_cache;
 mod queue;
+mod relay;
 mod restart;
-mod seen;
 mod sharing;
 mod world;

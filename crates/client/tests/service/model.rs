@@ -1,9 +1,9 @@
-//! Random operations through real sockets, restarts between them, against files that are plain vectors.
+//! Random operations over real sockets with server restarts, checked against a model in memory.
 
 use crate::world::{By, World, pattern};
 use forebay_client::{Client, File, OpenOptions, waiting_here};
-use forebay_dice::{Dice, Seeded};
 use forebay_model::ErrorKind;
+use forebay_testkit::{Rng, Seeded};
 use forebay_wire::RenameMode;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use std::future::poll_fn;
 const STEPS: usize = 1200;
 const LARGEST: usize = 3 << 20;
 
-/// What should be there: names to files, and their bytes. A file stays while it is open, named or not.
+/// The expected state: names of files, and their bytes. A file stays while it is open, even without a name.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, usize>,
@@ -23,20 +23,20 @@ struct Driver {
     clients: Vec<Client>,
     open: Vec<(File, usize)>,
     model: Model,
-    dice: Dice,
+    rng: Rng,
 }
 
 impl Driver {
     async fn step(&mut self) {
-        let name = format!("/n{}", self.dice.below(6));
-        let client = self.clients[self.dice.index(2)].clone();
-        match self.dice.below(20) {
+        let name = format!("/n{}", self.rng.below(6));
+        let client = self.clients[self.rng.index(2)].clone();
+        match self.rng.below(20) {
             0 => self.world.restart().await,
             1..4 => self.open(&client, &name).await,
             4 => self.unlink(&client, &name).await,
             5 => self.rename(&client, &name).await,
             6 if !self.open.is_empty() => {
-                let (file, _) = self.open.swap_remove(self.dice.index(self.open.len()));
+                let (file, _) = self.open.swap_remove(self.rng.index(self.open.len()));
                 file.close().await.unwrap();
             }
             _ if !self.open.is_empty() => self.change().await,
@@ -50,7 +50,7 @@ impl Driver {
         }
         let create = OpenOptions { truncate: false, ..OpenOptions::CREATE };
         let options =
-            [OpenOptions::WRITE, create, OpenOptions::CREATE, OpenOptions::CREATE_NEW][self.dice.index(4)];
+            [OpenOptions::WRITE, create, OpenOptions::CREATE, OpenOptions::CREATE_NEW][self.rng.index(4)];
         let known = self.model.names.get(name).copied();
         match (client.open(name, options).await, known) {
             (Ok(file), Some(index)) => {
@@ -82,7 +82,7 @@ impl Driver {
     }
 
     async fn rename(&mut self, client: &Client, name: &str) {
-        let to = format!("/n{}", self.dice.below(6));
+        let to = format!("/n{}", self.rng.below(6));
         let done = client.rename(name, &to, RenameMode::Replace).await;
         match (done, self.model.names.get(name).copied()) {
             (Ok(()), Some(index)) => {
@@ -95,35 +95,35 @@ impl Driver {
     }
 
     async fn change(&mut self) {
-        let (file, index) = &self.open[self.dice.index(self.open.len())];
+        let (file, index) = &self.open[self.rng.index(self.open.len())];
         let bytes = &mut self.model.files[*index];
-        let offset = self.dice.size(LARGEST as u64) as usize;
-        match self.dice.below(8) {
+        let offset = self.rng.size(LARGEST as u64) as usize;
+        match self.rng.below(8) {
             0 => {
                 file.truncate(offset as u64).await.unwrap();
                 bytes.resize(offset, 0);
             }
             1 => {
-                let len = 1 + self.dice.size(LARGEST as u64) as usize;
+                let len = 1 + self.rng.size(LARGEST as u64) as usize;
                 file.punch(offset as u64, len as u64).await.unwrap();
                 let end = bytes.len().min(offset + len);
                 bytes[offset.min(end)..end].fill(0);
             }
             2 if bytes.len() < LARGEST => {
-                let data = pattern(self.dice.next(), 1 + self.dice.size(100_000) as usize);
+                let data = pattern(self.rng.next(), 1 + self.rng.size(100_000) as usize);
                 assert_eq!(file.append(&data).await.unwrap(), bytes.len() as u64);
                 bytes.extend(data);
             }
             3 => file.sync().await.unwrap(),
             4..6 => {
-                let mut back = vec![0xaa; self.dice.size(LARGEST as u64) as usize];
+                let mut back = vec![0xaa; self.rng.size(LARGEST as u64) as usize];
                 let count = file.pread(offset as u64, &mut back).await.unwrap();
                 let start = offset.min(bytes.len());
                 let expected = &bytes[start..bytes.len().min(start + back.len())];
                 assert!(&back[..count] == expected, "read of {} at {offset} gave {count}", back.len());
             }
             _ => {
-                let data = pattern(self.dice.next(), self.dice.size((LARGEST - offset) as u64) as usize);
+                let data = pattern(self.rng.next(), self.rng.size((LARGEST - offset) as u64) as usize);
                 file.pwrite(offset as u64, &data).await.unwrap();
                 if !data.is_empty() && bytes.len() < offset + data.len() {
                     bytes.resize(offset + data.len(), 0);
@@ -158,7 +158,7 @@ async fn play(part: u64, steps: usize) {
     let world = World::new(256);
     let clients = vec![world.client(By::Unix).await, world.client(By::Tcp).await];
     let mut driver =
-        Driver { world, clients, open: Vec::new(), model: Model::default(), dice: seeded.dice(part) };
+        Driver { world, clients, open: Vec::new(), model: Model::default(), rng: seeded.rng(part) };
     for _ in 0..steps {
         driver.step().await;
     }

@@ -1,4 +1,4 @@
-//! Requests by a queue in shared memory: what threads that wait for them see.
+//! Requests by a queue in shared memory, from threads that wait for the answers.
 
 use crate::world::{By, World, pattern, wait_for_queue};
 use forebay_client::{OpenOptions, blocking};
@@ -18,7 +18,7 @@ fn queues(world: &World) -> usize {
 }
 
 #[test]
-fn threads_that_wait_ask_by_one_queue_and_each_gets_its_own_answer() {
+fn threads_share_one_queue_and_each_gets_its_own_answer() {
     let world = World::new(32);
     let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
     std::thread::scope(|scope| {
@@ -48,9 +48,9 @@ fn threads_that_wait_ask_by_one_queue_and_each_gets_its_own_answer() {
     });
     assert_eq!(queues(&world), 1);
     assert_eq!(client.status().unwrap().opens, 0);
-    let far = blocking::Client::connect(world.client_config(By::Tcp)).unwrap();
-    (0..10).for_each(|_| assert!(far.stat("/").is_ok()));
-    assert_eq!(queues(&world), 1, "who comes from afar asks by its socket");
+    let remote = blocking::Client::connect(world.client_config(By::Tcp)).unwrap();
+    (0..10).for_each(|_| assert!(remote.stat("/").is_ok()));
+    assert_eq!(queues(&world), 1, "a client over TCP uses its socket");
     drop(client);
     while queues(&world) > 0 {
         std::thread::yield_now();
@@ -58,7 +58,7 @@ fn threads_that_wait_ask_by_one_queue_and_each_gets_its_own_answer() {
 }
 
 #[test]
-fn requests_in_a_queue_survive_restarts_of_the_server() {
+fn queued_requests_survive_server_restarts() {
     let mut world = World::new(32);
     let config = world.client_config(By::Unix);
     let (barrier, rounds) = (Barrier::new(3), AtomicUsize::new(0));
@@ -71,7 +71,7 @@ fn requests_in_a_queue_survive_restarts_of_the_server() {
                 client.open(&path, OpenOptions::CREATE).unwrap().close().unwrap();
                 barrier.wait();
                 for round in 0..400 {
-                    // All of it may be asked twice.
+                    // All of these requests are idempotent.
                     client.truncate(&path, round).unwrap();
                     assert_eq!(client.stat(&path).unwrap().size, round);
                     rounds.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn requests_in_a_queue_survive_restarts_of_the_server() {
 }
 
 #[test]
-fn a_close_that_nobody_waits_for_is_done() {
+fn close_without_waiting_takes_effect() {
     let world = World::new(32);
     let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
     wait_for_queue(&client);
@@ -98,17 +98,18 @@ fn a_close_that_nobody_waits_for_is_done() {
         let path = format!("/f{round}");
         let file = client.wait(client.inner().open(&path, OpenOptions::CREATE_NEW)).unwrap();
         client.unlink(&path).unwrap();
-        assert!(file.close_now(), "there is a queue with room");
+        assert!(file.close_now(), "the queue has a free slot");
     }
     while client.status().unwrap().opens > 0 {
         std::thread::yield_now();
     }
 }
 
-/// Files that are written and closed one after the other are written by rings of earlier ones, of which there are a few because
-/// space is asked for ahead; across restarts too, and everybody finds in each what was written to it.
+/// Files that are written and closed one after the other reuse the rings of earlier files. There are a few rings,
+/// because space is requested ahead. This holds across restarts too, and each file has the bytes that were written to
+/// it.
 #[test]
-fn small_files_are_written_by_the_rings_of_those_before() {
+fn small_files_reuse_rings_of_earlier_files() {
     let mut world = World::new(32);
     let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
     let bytes = |round: usize| pattern(round as u64, 1 + round * 977 % 9000);

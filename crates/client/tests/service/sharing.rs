@@ -1,4 +1,4 @@
-//! Several clients of one file.
+//! Several clients that share a file.
 
 use crate::world::{By, World, pattern};
 use forebay_client::{Client, OpenOptions};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appends_of_many_clients_are_whole_and_in_order() {
+async fn concurrent_appends_are_atomic_and_ordered_per_client() {
     const RECORD: usize = 3000;
     const EACH: usize = 40;
     let world = World::new(64);
@@ -44,7 +44,7 @@ async fn appends_of_many_clients_are_whole_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disjoint_writers_and_readers_of_one_file() {
+async fn disjoint_writers_and_readers_share_one_file() {
     const PART: usize = 700_001;
     let world = World::new(64);
     let first = world.client(By::Tcp).await;
@@ -68,7 +68,7 @@ async fn disjoint_writers_and_readers_of_one_file() {
     assert!(back == *data);
 }
 
-/// How many rings a server has given out.
+/// Number of rings that a server has granted.
 fn rings(store: &Path) -> usize {
     let is_ring = |name: String| name.ends_with(".ring");
     let names = std::fs::read_dir(store.join("regions")).unwrap();
@@ -80,11 +80,11 @@ async fn direct(client: &Client) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shared_memory_comes_and_goes_with_the_way_that_writes_take() {
+async fn rings_are_granted_and_voided_with_the_write_route() {
     const PIECE: usize = 256 << 10;
     let world = World::with(64, |dir, config| {
-        std::fs::create_dir(dir.join("behind")).unwrap();
-        config.backend = Some(format!("dir:{}", dir.join("behind").display()));
+        std::fs::create_dir(dir.join("backend")).unwrap();
+        config.backend = Some(format!("dir:{}", dir.join("backend").display()));
         config.route = Routing { mode: Mode::Direct, ..Routing::default() };
     });
     let client = world.client(By::Unix).await;
@@ -99,11 +99,11 @@ async fn shared_memory_comes_and_goes_with_the_way_that_writes_take() {
     client.set_route("buffer").await.unwrap();
     let begin = Instant::now();
     while rings(world.store()) == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "who had none at first never gets any");
+        assert!(begin.elapsed() < Duration::from_secs(60), "the client never gets a ring");
         write().await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // What it has of it is worth nothing any more.
+    // The file's ring and slabs are void from now on.
     client.set_route("direct").await.unwrap();
     let before = direct(&client).await;
     write().await;

@@ -26,14 +26,14 @@ impl World {
         World::with(mib, |_, _| {})
     }
 
-    /// With other settings; the place is for whatever they need.
+    /// Starts a server with a changed configuration; `change` gets a directory for additional files.
     pub(crate) fn with(mib: u64, change: impl FnOnce(&Path, &mut Config)) -> World {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
             capacity: Bytes::mib(mib),
             region: Some(Bytes::mib(4)),
             medium: Medium::Disk,
-            listen: forebay_dice::address(),
+            listen: forebay_testkit::address(),
             ..Config::for_store(dir.path().join("store"))
         };
         change(dir.path(), &mut config);
@@ -50,7 +50,7 @@ impl World {
         self.running.take().unwrap().shutdown().unwrap();
     }
 
-    /// The directory of its store.
+    /// The directory of the store.
     pub(crate) fn store(&self) -> &Path {
         &self.config.store
     }
@@ -85,7 +85,7 @@ impl World {
     }
 }
 
-/// Waits until a client's short requests go by a queue: it is opened while the first of them go by the socket.
+/// Waits until a client's short requests use the queue: it is opened while the first ones use the socket.
 pub(crate) fn wait_for_queue(client: &blocking::Client) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = format!("/wait{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -98,7 +98,7 @@ pub(crate) fn wait_for_queue(client: &blocking::Client) {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their position.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

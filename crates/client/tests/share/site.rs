@@ -1,4 +1,4 @@
-//! Servers with a modelled device, jobs that keep them busy, and what each job gets.
+//! Servers with a modelled device, jobs that keep them busy, and the share that each job gets.
 
 use forebay_client::{Address, Client, ClientConfig, Credential, OpenOptions};
 use forebay_model::{Bytes, Job, JobId};
@@ -12,12 +12,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-/// What one request writes; with the price of an operation it costs the device 32 KiB.
+/// Bytes written by one request; with the cost of an operation it costs the device 32 KiB.
 const REQUEST: usize = 24 << 10;
 const OPERATION: u64 = 8 << 10;
-/// What the device does in a second: 512 requests.
+/// Throughput of the device: 512 requests per second.
 pub(crate) const RATE: Bytes = Bytes::mib(16);
-/// Requests of a job that are under way: enough that one always waits, also on a busy machine.
+/// Number of concurrent requests of a job: enough that one always waits, even on a busy machine.
 const DEPTH: usize = 12;
 
 /// A server with a directory of its own.
@@ -48,7 +48,7 @@ impl Site {
     pub(crate) fn pair(policy: &str, lambda: Duration) -> (Site, Site, TempDir) {
         let keys = tempfile::tempdir().unwrap();
         let key = keys.path().join("key");
-        let places = [forebay_dice::address(), forebay_dice::address()];
+        let places = [forebay_testkit::address(), forebay_testkit::address()];
         let start = |own: usize| {
             Site::new(|config| {
                 config.server.0 = u16::try_from(own).unwrap() + 1;
@@ -81,7 +81,7 @@ impl Site {
         self.client(&job("observer u g 1")).await
     }
 
-    /// A job that writes as fast as it is let.
+    /// A job that writes as fast as it can.
     pub(crate) async fn writer(&self, described: &str) -> Work {
         let job = job(described);
         let client = self.client(&job).await;
@@ -100,7 +100,7 @@ impl Site {
         work
     }
 
-    /// A job that asks for names that are not there.
+    /// A job that looks up names that do not exist.
     pub(crate) async fn storm(&self, described: &str) -> Work {
         let job = job(described);
         let client = self.client(&job).await;
@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// A job at work. Dropping it ends it in the middle of whatever it does.
+/// A running job. Dropping it aborts it.
 pub(crate) struct Work {
     pub(crate) id: JobId,
     go_on: Arc<AtomicBool>,
@@ -135,7 +135,7 @@ impl Work {
         Work { id: job.id(), go_on: Arc::new(AtomicBool::new(true)), tasks: JoinSet::new() }
     }
 
-    /// Lets it finish what it has begun.
+    /// Stops the job after its current requests.
     pub(crate) async fn end(mut self) {
         self.go_on.store(false, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -151,7 +151,7 @@ pub(crate) fn job(words: &str) -> Job {
     Job { label: word(0), user: word(1), group: word(2), nodes: words[3].parse().unwrap(), priority: 1 }
 }
 
-/// What each job has been served so far, on all these servers, in costs.
+/// Cost of the work served to each job so far, on all these servers.
 pub(crate) async fn served(observers: &[&Client]) -> HashMap<JobId, f64> {
     let mut all = HashMap::new();
     for observer in observers {
@@ -162,7 +162,7 @@ pub(crate) async fn served(observers: &[&Client]) -> HashMap<JobId, f64> {
     all
 }
 
-/// What each job is served in a window, as its part of what is served to all, and the whole.
+/// Each job's fraction of the work served in a window, and the total.
 pub(crate) async fn parts(observers: &[&Client], window: Duration) -> (HashMap<JobId, f64>, f64) {
     let before = served(observers).await;
     let begin = tokio::time::Instant::now();
@@ -174,14 +174,14 @@ pub(crate) async fn parts(observers: &[&Client], window: Duration) -> (HashMap<J
     (after.keys().map(|id| (*id, done(id) / total)).collect(), total / seconds)
 }
 
-/// Whether a job got what it was due, within 2 % of it and the two requests at the ends of the window.
+/// Whether a job got its share, within 2 % and the two requests at the ends of the window.
 fn is_due(got: f64, due: f64, window: Duration) -> bool {
     let request = (REQUEST as u64 + OPERATION) as f64 / (RATE.0 as f64 * window.as_secs_f64());
     (got - due).abs() <= due * 0.02 + 2.0 * request
 }
 
-/// Waits for a window in which jobs get what they are due, and together at least so much a second; returns how much that
-/// was. Whatever else runs on the machine only drives shares apart and rates down: one good window of several counts.
+/// Waits for a window in which the jobs get their shares and together at least `at_least` per second; returns the
+/// total. Other load on the machine only distorts shares and lowers rates, so one good window of several is enough.
 pub(crate) async fn fair(
     what: &str,
     observers: &[&Client],

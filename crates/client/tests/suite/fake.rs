@@ -1,14 +1,14 @@
-//! A server that says what a test wants. It speaks the real protocol over a real socket; behind it is one file
-//! in memory and a script that may answer anything else first.
+//! A scripted server. It speaks the real protocol over a real socket and has one file in memory; a script may answer
+//! any request first.
 
 use forebay_client::{Address, ClientConfig};
 use forebay_model::{
-    Access, Attr, Error, ErrorKind, FileId, FileKind, Gid, Incarnation, Job, Layout, Member, Members,
-    ServerId, Time, Uid,
+    Access, Attr, Error, FileId, FileKind, Gid, Incarnation, Job, Layout, Member, Members, ServerId, Time,
+    Uid,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, Key, Proof, Reply, Request, Token,
-    Welcome, body, client_proof, frame, server_proof,
+    Agreed, Answer, Answered, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, Key, Opening,
+    Reply, Request, Security, TAG, Token, Welcome, answer_opening, body, frame,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,25 +18,25 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// What the server does with one request.
+/// How the server reacts to a request.
 pub(crate) enum Act {
-    /// What a sensible server does.
+    /// The valid reply.
     Serve,
     /// This answer.
     Answer(Answer),
-    /// This answer, after so many milliseconds; others are answered meanwhile.
+    /// This answer after the given number of milliseconds; other requests are answered meanwhile.
     Later(u64, Answer),
-    /// Nothing.
+    /// No answer.
     Silence,
     /// Closes the connection.
     Close,
-    /// Closes it after serving the request, without answering.
+    /// Serves the request and closes the connection without answering.
     ServeAndClose,
     /// These bytes.
     Raw(Vec<u8>),
 }
 
-/// How the server greets.
+/// How the server answers the hello.
 #[derive(Clone)]
 pub(crate) enum Greet {
     Welcome,
@@ -55,10 +55,12 @@ pub(crate) struct World {
     pub(crate) script: Script,
     pub(crate) max_payload: u32,
     pub(crate) session_millis: u64,
+    /// The incarnation of its store.
+    pub(crate) incarnation: u128,
     pub(crate) file: Mutex<Vec<u8>>,
-    /// The next connection's name.
+    /// Number of the next connection.
     pub(crate) connections: AtomicU64,
-    /// What was asked: the channel and the first word of the request, payload or not.
+    /// Log of requests: the channel and the first word of each.
     pub(crate) log: Mutex<Vec<String>>,
 }
 
@@ -72,6 +74,7 @@ impl World {
             script: Arc::new(script),
             max_payload: 64 << 10,
             session_millis: 600_000,
+            incarnation: 1,
             file: Mutex::new(Vec::new()),
             connections: AtomicU64::new(1),
             log: Mutex::new(Vec::new()),
@@ -86,8 +89,8 @@ impl World {
         self.log().iter().filter(|entry| *entry == word).count()
     }
 
-    /// Waits until something was asked so often.
-    pub(crate) async fn asked(&self, word: &str, times: usize) {
+    /// Waits until a request has been received the given number of times.
+    pub(crate) async fn wait_for_request(&self, word: &str, times: usize) {
         while self.count(word) < times {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -118,7 +121,7 @@ pub(crate) fn token() -> Token {
     Token { file: FileId(7), access: Access::BOTH, uid: Uid(0), serial: 1, seal: [1; 16] }
 }
 
-/// A running server; dropping it closes everything, as a crash would.
+/// A running server. Dropping it closes everything, like a crash.
 pub(crate) struct Fake {
     pub(crate) world: Arc<World>,
     pub(crate) address: Address,
@@ -141,7 +144,7 @@ impl Fake {
     }
 
     pub(crate) fn at(path: PathBuf, world: Arc<World>) -> Fake {
-        // Left behind by the server before this one.
+        // Left by the previous server.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let shared = world.clone();
@@ -156,7 +159,11 @@ impl Fake {
     }
 
     pub(crate) async fn tcp(world: Arc<World>) -> Fake {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Fake::tcp_at(0, world).await
+    }
+
+    pub(crate) async fn tcp_at(port: u16, world: Arc<World>) -> Fake {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = world.clone();
         let task = tokio::spawn(async move {
@@ -169,7 +176,7 @@ impl Fake {
         Fake { world, address: Address::Tcp { host: "127.0.0.1".into(), port }, task }
     }
 
-    /// Waits until everything of this server is closed.
+    /// Stops the server and waits until all its connections are closed.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
@@ -180,6 +187,7 @@ impl Fake {
         ClientConfig {
             job,
             request_timeout: Duration::from_secs(20),
+            security: Some(Security::None),
             ..ClientConfig::new(self.address.clone())
         }
     }
@@ -198,18 +206,17 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> Option<(Header, Ve
 
 async fn greet(
     world: &World,
-    hello: &Hello,
+    first: &[u8],
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Option<()> {
-    let mut welcome = Welcome {
+    let welcome = Welcome {
         server: world.server,
-        incarnation: Incarnation(1),
+        incarnation: Incarnation(world.incarnation),
         uid: Uid(0),
         max_payload: world.max_payload,
         members: world.members.clone(),
         session_millis: world.session_millis,
-        seal: None,
         connection: world.connections.fetch_add(1, Ordering::Relaxed),
     };
     let mut out = Vec::new();
@@ -226,19 +233,27 @@ async fn greet(
         }
         Greet::Silence => std::future::pending().await,
         Greet::Challenge { key, honest } => {
-            let nonce = [9; 32];
-            frame(&mut out, FrameKind::Greeting, 0, &Greeting::Challenge { nonce }, 0).unwrap();
+            let opening = Opening::read(first).expect("the client opens well");
+            // Frames after the handshake are not protected.
+            let (noise, agreed) = match answer_opening(&opening, &key.clone().into(), Security::None) {
+                Ok(Answered { challenge, agreed, .. }) => (challenge, Some(agreed)),
+                Err(_) if !*honest => (vec![9; 49], None),
+                Err(error) => {
+                    frame(&mut out, FrameKind::Greeting, 0, &Greeting::Refusal(error), 0).unwrap();
+                    writer.write_all(&out).await.ok()?;
+                    return None;
+                }
+            };
+            frame(&mut out, FrameKind::Greeting, 0, &Greeting::Challenge { noise }, 0).unwrap();
             writer.write_all(&out).await.ok()?;
-            let (_, bytes, _) = read_frame(reader).await?;
-            let proof: Proof = body(&bytes).unwrap();
             out.clear();
-            if *honest && proof.seal != client_proof(key, hello, &nonce) {
-                let error = Error::new(ErrorKind::Unauthenticated, "that is not the key");
-                frame(&mut out, FrameKind::Greeting, 0, &Greeting::Refusal(error), 0).unwrap();
-                writer.write_all(&out).await.ok()?;
-                return None;
-            }
-            welcome.seal = Some(server_proof(key, hello, &nonce));
+            let Agreed { mut sealer, mut opener, .. } = agreed?;
+            let mut proof = [0; HEADER + TAG];
+            reader.read_exact(&mut proof).await.ok()?;
+            let header = Header::decode(proof.first_chunk().unwrap()).expect("a header");
+            opener.frame(&header, &mut proof[HEADER..]).expect("the client proves that it has the keys");
+            sealer.frame(&mut out, FrameKind::Greeting, 0, &Greeting::Welcome(welcome), 0).unwrap();
+            return writer.write_all(&out).await.ok();
         }
     }
     frame(&mut out, FrameKind::Greeting, 0, &Greeting::Welcome(welcome), 0).unwrap();
@@ -252,17 +267,26 @@ async fn serve(
 ) -> Option<()> {
     let mut writer = writer;
     let (_, bytes, _) = read_frame(&mut reader).await?;
-    let hello = Hello::read(&bytes).expect("the client says a good hello");
-    world.note(format!("hello {:?}", hello.channel));
-    greet(&world, &hello, &mut reader, &mut writer).await?;
+    let channel = match (&world.greet, Hello::read(&bytes)) {
+        (_, Ok(hello)) => hello.channel,
+        (Greet::Challenge { key, honest: true }, Err(_)) => {
+            let opening = Opening::read(&bytes).expect("the client opens well");
+            let opened = answer_opening(&opening, &key.clone().into(), Security::None);
+            opened.map_or(Channel::Control, |opened| opened.hello.channel)
+        }
+        // Over TCP, this fake server cannot decrypt the hello.
+        (_, Err(_)) => Channel::Control,
+    };
+    world.note(format!("hello {channel:?}"));
+    greet(&world, &bytes, &mut reader, &mut writer).await?;
     let writer = Arc::new(tokio::sync::Mutex::new(writer));
     let mut later = JoinSet::new();
     while let Some((header, bytes, payload)) = read_frame(&mut reader).await {
         let call: Call = body(&bytes).unwrap();
         let word = format!("{:?}", call.request).split([' ', '(']).next().unwrap().to_owned();
         world.note(word);
-        match (world.script)(hello.channel, &call.request) {
-            Act::Serve => answer(&writer, header.id, sensible(&world, &call.request, &payload)).await?,
+        match (world.script)(channel, &call.request) {
+            Act::Serve => answer(&writer, header.id, valid_reply(&world, &call.request, &payload)).await?,
             Act::Answer(result) => answer(&writer, header.id, (result, Vec::new())).await?,
             Act::Later(millis, result) => {
                 let writer = writer.clone();
@@ -274,13 +298,13 @@ async fn serve(
             Act::Silence => {}
             Act::Close => return None,
             Act::ServeAndClose => {
-                drop(sensible(&world, &call.request, &payload));
+                drop(valid_reply(&world, &call.request, &payload));
                 return None;
             }
             Act::Raw(bytes) => writer.lock().await.write_all(&bytes).await.ok()?,
         }
     }
-    world.note(format!("end {:?}", hello.channel));
+    world.note(format!("end {channel:?}"));
     Some(())
 }
 
@@ -295,8 +319,8 @@ async fn answer(
     writer.lock().await.write_all(&out).await.ok()
 }
 
-/// What a sensible server with one file would say.
-fn sensible(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8>) {
+/// The valid reply of a server with one file.
+fn valid_reply(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8>) {
     let mut file = world.file.lock().unwrap();
     let size = file.len() as u64;
     let attr = Attr { size, ..attr() };

@@ -1,10 +1,11 @@
 //! The client against a fake server on real sockets.
 
-mod entering;
+mod addresses;
+mod cluster;
 mod fake;
 mod garbage;
+mod handshake;
 mod paths;
 mod retrying;
-mod several;
-mod spread;
+mod striped;
 mod transfers;

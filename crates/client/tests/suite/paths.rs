@@ -21,7 +21,7 @@ fn link(dir: u64, target: &str, rest: &str) -> Act {
 }
 
 #[tokio::test]
-async fn links_are_followed_from_where_they_are() {
+async fn relative_symlinks_start_at_their_directory() {
     let script = |_: Channel, request: &Request| match request {
         Request::Walk { dir, path, .. } => match (dir.0, &path[..]) {
             (1, b"/a/l/z") => link(20, "../b", "z"),
@@ -37,7 +37,7 @@ async fn links_are_followed_from_where_they_are() {
 }
 
 #[tokio::test]
-async fn links_in_a_circle_end() {
+async fn symlink_loops_fail() {
     let script = |_: Channel, request: &Request| match request {
         Request::Walk { .. } => link(1, "self", ""),
         Request::Create { .. } => Act::Answer(Err(ErrorKind::TooManyLinks.into())),
@@ -59,7 +59,7 @@ async fn links_in_a_circle_end() {
 }
 
 #[tokio::test]
-async fn a_file_is_made_where_a_link_leads() {
+async fn create_follows_a_symlink_to_its_target() {
     let script = |_: Channel, request: &Request| match request {
         Request::Create { dir: FileId(1), name, .. } if name.as_bytes() == b"l" => {
             Act::Answer(Err(ErrorKind::TooManyLinks.into()))
@@ -103,7 +103,7 @@ async fn errors_name_the_path() {
 }
 
 #[tokio::test]
-async fn paths_without_a_name_of_their_own() {
+async fn paths_without_a_last_name_are_refused() {
     let (_dir, fake, client) = start(|_, _| Act::Serve).await;
     let create = |path: &'static str| client.open(path, OpenOptions::CREATE);
     assert_eq!(client.mkdir("/", 0).await.unwrap_err().kind(), ErrorKind::Exists);
@@ -126,7 +126,7 @@ async fn paths_without_a_name_of_their_own() {
 }
 
 #[tokio::test]
-async fn listings_come_in_pages() {
+async fn listings_are_fetched_in_pages() {
     let script = |_: Channel, request: &Request| match request {
         Request::Walk { .. } => Act::Answer(Ok(Reply::Found(forebay_model::Attr {
             kind: FileKind::Directory,

@@ -1,4 +1,4 @@
-//! Broken connections, silence, restarts: what is asked again, and what is said when it is not.
+//! Broken connections, missing answers and restarts: which requests are retried, and which errors are reported.
 
 use crate::fake::{Act, Fake, World, attr};
 use forebay_client::{Client, ClientConfig, OpenOptions};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Does something else with the first `times` requests that match.
+/// Reacts differently to the first `times` matching requests.
 fn first(
     times: usize,
     matching: fn(&Request) -> bool,
@@ -28,7 +28,7 @@ async fn start(world: World) -> (tempfile::TempDir, Fake, Client) {
 }
 
 #[tokio::test]
-async fn answers_find_their_callers_in_any_order() {
+async fn answers_reach_their_callers_in_any_order() {
     let script = |_: Channel, request: &Request| match request {
         Request::Walk { path, .. } => {
             let number = path.len() as u64;
@@ -50,7 +50,7 @@ async fn answers_find_their_callers_in_any_order() {
 }
 
 #[tokio::test]
-async fn what_is_safe_is_asked_again_after_a_break() {
+async fn idempotent_requests_are_retried_after_a_break() {
     let world = World::new(first(3, |request| matches!(request, Request::Walk { .. }), || Act::Close));
     let (_dir, fake, client) = start(world).await;
     client.stat("/x").await.unwrap();
@@ -59,7 +59,7 @@ async fn what_is_safe_is_asked_again_after_a_break() {
 }
 
 #[tokio::test]
-async fn what_was_given_up_is_told_before_it_is_asked_again() {
+async fn abandoned_connections_are_reported_before_a_retry() {
     let world = World::new(first(2, |request| matches!(request, Request::Write { .. }), || Act::Close));
     let (_dir, fake, client) = start(world).await;
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
@@ -67,13 +67,13 @@ async fn what_was_given_up_is_told_before_it_is_asked_again() {
     let mut log = fake.world.log();
     log.retain(|entry| entry == "Write" || entry == "Abandon");
     assert_eq!(log, ["Write", "Abandon", "Write", "Abandon", "Write"]);
-    // A transfer that its caller gave up is no better.
+    // The same holds for a transfer that its caller cancelled.
     let silent = |request: &Request| matches!(request, Request::Write { .. });
     let (_dir, fake, client) = start(World::new(first(1, silent, || Act::Silence))).await;
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
     tokio::select! {
-        _ = file.pwrite(0, b"x") => panic!("nobody answers"),
-        () = fake.world.asked("Write", 1) => {}
+        _ = file.pwrite(0, b"x") => panic!("the server does not answer"),
+        () = fake.world.wait_for_request("Write", 1) => {}
     }
     file.pwrite(0, b"y").await.unwrap();
     let mut log = fake.world.log();
@@ -82,24 +82,24 @@ async fn what_was_given_up_is_told_before_it_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_must_happen_once_is_not_asked_again() {
+async fn non_idempotent_requests_are_not_retried() {
     let world =
         World::new(first(1, |request| matches!(request, Request::MakeDir { .. }), || Act::ServeAndClose));
     let (_dir, fake, client) = start(world).await;
     let error = client.mkdir("/d", 0o755).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     let text = error.to_string();
-    assert!(text.starts_with("cannot make directory /d: ") && text.contains("nobody knows"), "{text}");
+    assert!(text.starts_with("cannot make directory /d: ") && text.contains("outcome is unknown"), "{text}");
     assert_eq!(fake.world.count("MakeDir"), 1);
     client.mkdir("/e", 0o755).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_was_certainly_not_sent_is_sent_later() {
+async fn unsent_requests_are_sent_after_a_reconnect() {
     let (dir, fake, client) = start(World::new(|_, _| Act::Serve)).await;
     fake.stop().await;
     let world = Arc::new(World::new(|_, _| Act::Serve));
-    // The client's reader learns of the end before it asks.
+    // Lets the client's reader notice the end of the connection first.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let restart = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -111,7 +111,7 @@ async fn what_was_certainly_not_sent_is_sent_later() {
 }
 
 #[tokio::test]
-async fn busy_is_asked_again_whatever_it_is() {
+async fn busy_answers_are_retried_for_any_request() {
     let busy = || Act::Answer(Err(ErrorKind::Busy.into()));
     let world = World::new(first(3, |request| matches!(request, Request::MakeDir { .. }), busy));
     let (_dir, fake, client) = start(world).await;
@@ -120,7 +120,7 @@ async fn busy_is_asked_again_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn silence_ends_in_an_error() {
+async fn missing_answer_ends_in_a_timeout() {
     let silent = |request: &Request| matches!(request, Request::Walk { .. } | Request::MakeDir { .. });
     let dir = tempfile::tempdir().unwrap();
     let world = World::new(first(usize::MAX, silent, || Act::Silence));
@@ -128,20 +128,24 @@ async fn silence_ends_in_an_error() {
     let config = ClientConfig { request_timeout: Duration::from_secs(2), ..fake.config() };
     let client = Client::connect(config).await.unwrap();
     let error = client.stat("/x").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().contains("no answer within 2s"), "{error}");
     let error = client.mkdir("/d", 0o755).await.unwrap_err();
-    assert!(error.to_string().contains("nobody knows"), "{error}");
-    client.ping().await.expect("others are answered");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().contains("outcome is unknown"), "{error}");
+    client.ping().await.expect("other requests are answered");
 }
 
 #[tokio::test]
-async fn nothing_is_retried_for_ever() {
+async fn retries_end_with_the_request_timeout() {
     let (_dir, fake, _) = start(World::new(|_, _| Act::Serve)).await;
     let config = ClientConfig { request_timeout: Duration::from_secs(2), ..fake.config() };
     let client = Client::connect(config).await.unwrap();
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
     fake.stop().await;
+    // The request may have been sent before the client noticed that the server had stopped; later ones are not.
+    let error = client.stat("/x").await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut), "{error}");
     for error in [
         client.stat("/x").await.unwrap_err(),
         file.pwrite(0, b"x").await.unwrap_err(),
@@ -155,7 +159,7 @@ async fn nothing_is_retried_for_ever() {
 }
 
 #[tokio::test]
-async fn open_files_are_re_established_before_anything_else() {
+async fn open_files_are_reopened_before_other_requests() {
     let (dir, fake, client) = start(World::new(|_, _| Act::Serve)).await;
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
     let other = client.open("/y", OpenOptions::WRITE).await.unwrap();
@@ -175,7 +179,7 @@ async fn open_files_are_re_established_before_anything_else() {
 }
 
 #[tokio::test]
-async fn a_file_that_the_server_lost_is_lost_alone() {
+async fn file_lost_by_the_server_does_not_affect_others() {
     let (dir, fake, client) = start(World::new(|_, _| Act::Serve)).await;
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
     fake.stop().await;
@@ -188,7 +192,7 @@ async fn a_file_that_the_server_lost_is_lost_alone() {
 }
 
 #[tokio::test]
-async fn the_session_is_kept_alive_and_brought_back() {
+async fn session_sends_heartbeats_and_reconnects() {
     let dir = tempfile::tempdir().unwrap();
     let fake =
         Fake::unix(dir.path(), Arc::new(World { session_millis: 60, ..World::new(|_, _| Act::Serve) }));
@@ -201,17 +205,17 @@ async fn the_session_is_kept_alive_and_brought_back() {
     };
     until(&fake, "Ping", 3).await;
     fake.stop().await;
-    // One that takes connections but never answers a ping is given up, again and again.
-    let deaf = |_: Channel, request: &Request| match request {
+    // A server that accepts connections but never answers a ping is abandoned each time.
+    let ignores_pings = |_: Channel, request: &Request| match request {
         Request::Ping => Act::Silence,
         _ => Act::Serve,
     };
-    let fake = Fake::unix(dir.path(), Arc::new(World { session_millis: 60, ..World::new(deaf) }));
+    let fake = Fake::unix(dir.path(), Arc::new(World { session_millis: 60, ..World::new(ignores_pings) }));
     until(&fake, "Reopen", 3).await;
 }
 
 #[tokio::test]
-async fn an_open_that_nobody_waits_for_is_closed() {
+async fn cancelled_open_is_closed() {
     let slow = |_: Channel, request: &Request| match request {
         Request::Open { .. } => {
             let (token, attr) = (crate::fake::token(), attr());
@@ -230,7 +234,7 @@ async fn an_open_that_nobody_waits_for_is_closed() {
     let (_dir, fake, client) = start(World::new(slow)).await;
     tokio::select! {
         _ = client.open("/x", OpenOptions::READ) => panic!("it is answered later"),
-        () = fake.world.asked("Open", 1) => {}
+        () = fake.world.wait_for_request("Open", 1) => {}
     }
     while fake.world.count("Close") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -238,7 +242,7 @@ async fn an_open_that_nobody_waits_for_is_closed() {
 }
 
 #[tokio::test]
-async fn a_dropped_file_is_closed() {
+async fn dropped_file_is_closed() {
     let (_dir, fake, client) = start(World::new(|_, _| Act::Serve)).await;
     drop(client.open("/x", OpenOptions::READ).await.unwrap());
     while fake.world.count("Close") == 0 {

@@ -1,4 +1,4 @@
-//! Payload: split, pipelined, repeated, given up.
+//! Payload transfers: split, pipelined, retried, cancelled.
 
 use crate::fake::{Act, Fake, World};
 use forebay_client::{Client, ClientConfig, File, OpenOptions};
@@ -20,7 +20,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// Does something else with the data request of this number, counted over all data connections.
+/// Reacts differently to the data request with this number, counted over all data connections.
 fn at(number: usize, act: fn() -> Act) -> impl Fn(Channel, &Request) -> Act + Send + Sync + 'static {
     let seen = AtomicUsize::new(0);
     move |channel, _| match channel {
@@ -30,7 +30,7 @@ fn at(number: usize, act: fn() -> Act) -> impl Fn(Channel, &Request) -> Act + Se
 }
 
 #[tokio::test]
-async fn sizes_around_every_limit() {
+async fn transfer_sizes_around_every_limit() {
     let (_dir, fake, _, file) = start(World::new(|_, _| Act::Serve)).await;
     let frame = 64 << 10;
     for len in [0, 1, 100, 4096, 8 << 10, (8 << 10) + 1, frame - 1, frame, frame + 1, 10 * frame + 7] {
@@ -41,7 +41,7 @@ async fn sizes_around_every_limit() {
         let mut back = vec![0xee; len + 10];
         assert_eq!(file.pread(5, &mut back).await.unwrap(), len);
         assert_eq!(back[..len], data);
-        assert_eq!(back[len..], [0xee; 10], "nothing is touched behind the end");
+        assert_eq!(back[len..], [0xee; 10], "bytes after the end are untouched");
         assert_eq!(file.pread(5 + len as u64, &mut back).await.unwrap(), 0);
     }
 }
@@ -60,7 +60,7 @@ async fn large_transfers_use_several_connections() {
 }
 
 #[tokio::test]
-async fn many_writers_of_one_file() {
+async fn many_writers_share_one_file() {
     let (_dir, fake, _, file) = start(World::new(|_, _| Act::Serve)).await;
     let file = Arc::new(file);
     let data = Arc::new(pattern(40 * 3000));
@@ -80,7 +80,7 @@ async fn many_writers_of_one_file() {
 }
 
 #[tokio::test]
-async fn a_break_in_the_middle_is_repaired() {
+async fn transfer_survives_a_broken_connection() {
     for number in [0, 1, 5, 9] {
         for act in [|| Act::Close, || Act::ServeAndClose, || Act::Answer(Err(ErrorKind::Busy.into()))] {
             let (_dir, fake, _, file) = start(World::new(at(number, act))).await;
@@ -97,10 +97,10 @@ async fn a_break_in_the_middle_is_repaired() {
 }
 
 #[tokio::test]
-async fn an_append_is_never_repeated_blindly() {
+async fn append_with_unknown_outcome_is_not_retried() {
     let (_dir, fake, _, file) = start(World::new(at(0, || Act::ServeAndClose))).await;
     let error = file.append(b"once").await.unwrap_err();
-    assert!(error.to_string().contains("nobody knows"), "{error}");
+    assert!(error.to_string().contains("outcome is unknown"), "{error}");
     assert_eq!(*fake.world.file.lock().unwrap(), b"once");
     assert_eq!(file.append(b"twice").await.unwrap(), 4);
     let error = file.append(&pattern((64 << 10) + 1)).await.unwrap_err();
@@ -110,7 +110,7 @@ async fn an_append_is_never_repeated_blindly() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_died_does_not_spoil_an_append() {
+async fn append_skips_a_dead_idle_connection() {
     let (dir, fake, _, file) = start(World::new(|_, _| Act::Serve)).await;
     file.append(b"one").await.unwrap();
     fake.stop().await;
@@ -120,7 +120,7 @@ async fn an_idle_connection_that_died_does_not_spoil_an_append() {
 }
 
 #[tokio::test]
-async fn an_error_leaves_the_connection_in_step() {
+async fn server_error_leaves_the_connection_in_sync() {
     let full = || Act::Answer(Err(Error::new(ErrorKind::NoSpace, "the buffer is full")));
     let (_dir, fake, _, file) = start(World::new(at(2, full))).await;
     let error = file.pwrite(0, &pattern(640 << 10)).await.unwrap_err();
@@ -132,13 +132,13 @@ async fn an_error_leaves_the_connection_in_step() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_was_given_up_closes_its_connection() {
+async fn cancelled_transfer_closes_its_connection() {
     let (_dir, fake, _, file) = start(World::new(at(1, || Act::Silence))).await;
     file.pwrite(0, &pattern(1000)).await.unwrap();
     let mut back = vec![0; 1000];
     tokio::select! {
-        _ = file.pread(0, &mut back) => panic!("nobody answers"),
-        () = fake.world.asked("Read", 1) => {}
+        _ = file.pread(0, &mut back) => panic!("the server does not answer"),
+        () = fake.world.wait_for_request("Read", 1) => {}
     }
     while fake.world.count("end Data") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -149,7 +149,7 @@ async fn a_transfer_that_was_given_up_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn a_silent_server_ends_a_transfer() {
+async fn transfer_to_a_silent_server_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let script =
         |channel: Channel, _: &Request| if channel == Channel::Data { Act::Silence } else { Act::Serve };
@@ -158,14 +158,69 @@ async fn a_silent_server_ends_a_transfer() {
     let client = Client::connect(config).await.unwrap();
     let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
     let error = file.pwrite(0, b"x").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().contains("no answer within"), "{error}");
+    assert_eq!(file.pread(0, &mut [0]).await.unwrap_err().kind(), ErrorKind::TimedOut);
     let error = file.append(b"x").await.unwrap_err();
-    assert!(error.to_string().contains("nobody knows"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().contains("outcome is unknown"), "{error}");
 }
 
 #[tokio::test]
-async fn offsets_beyond_the_largest_file_are_refused() {
+async fn transfers_queued_at_a_silent_server_time_out_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        |channel: Channel, _: &Request| if channel == Channel::Data { Act::Silence } else { Act::Serve };
+    let fake = Fake::unix(dir.path(), Arc::new(World::new(script)));
+    let impatient = |seconds| ClientConfig {
+        data_connections: 1,
+        request_timeout: Duration::from_secs(seconds),
+        ..fake.config()
+    };
+    let (client, patient) =
+        (Client::connect(impatient(2)).await.unwrap(), Client::connect(impatient(6)).await.unwrap());
+    let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
+    let other = patient.open("/x", OpenOptions::WRITE).await.unwrap();
+    let all = async {
+        tokio::join!(file.pwrite(0, b"a"), file.pwrite(1, b"b"), file.pwrite(2, b"c"), file.pwrite(3, b"d"))
+    };
+    let (a, b, c, d) = tokio::select! {
+        biased;
+        all = all => all,
+        _ = other.pwrite(0, b"x") => panic!("a client that has three times the patience gave up before"),
+    };
+    for error in [a, b, c, d].map(Result::unwrap_err) {
+        assert!(error.kind().is_no_answer() && error.to_string().contains("no answer within 2s"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn transfers_queued_at_a_slow_server_succeed() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = |channel: Channel, request: &Request| match (channel, request) {
+        (Channel::Data, Request::Write { at: At::Offset(offset), .. }) => {
+            Act::Later(700, Ok(forebay_wire::Reply::Written { offset: *offset }))
+        }
+        _ => Act::Serve,
+    };
+    let fake = Fake::unix(dir.path(), Arc::new(World::new(script)));
+    let config =
+        ClientConfig { data_connections: 1, request_timeout: Duration::from_secs(2), ..fake.config() };
+    let client = Client::connect(config).await.unwrap();
+    let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
+    // Each write takes a third of the timeout; the last one waits longer than all of it.
+    let (a, b, c, d, e) = tokio::join!(
+        file.pwrite(0, b"a"),
+        file.pwrite(1, b"b"),
+        file.pwrite(2, b"c"),
+        file.pwrite(3, b"d"),
+        file.pwrite(4, b"e")
+    );
+    [a, b, c, d, e].into_iter().for_each(|written| written.unwrap());
+}
+
+#[tokio::test]
+async fn offsets_beyond_the_maximum_file_size_are_refused() {
     let (_dir, fake, _, file) = start(World::new(|_, _| Act::Serve)).await;
     for offset in [i64::MAX as u64, u64::MAX] {
         assert_eq!(file.pwrite(offset, b"x").await.unwrap_err().kind(), ErrorKind::TooLarge);
@@ -175,7 +230,7 @@ async fn offsets_beyond_the_largest_file_are_refused() {
 }
 
 #[tokio::test]
-async fn a_file_opened_for_appending_takes_nothing_else() {
+async fn append_only_file_refuses_other_writes() {
     let ends = |_: Channel, request: &Request| match request {
         Request::Write { at: At::Offset(_), .. } => Act::Close,
         _ => Act::Serve,

@@ -1,4 +1,4 @@
-//! Processes of a test's own: this program run once more, as a server or as a mount, so that they can be killed.
+//! Server and mount processes for tests: this program runs again in that role, so that tests can kill it.
 
 use forebay_client::{Address, ClientConfig};
 use forebay_fuse::{Mount, Options};
@@ -13,8 +13,9 @@ const STORE: &str = "FOREBAY_TEST_STORE";
 const DIR: &str = "FOREBAY_TEST_DIR";
 const OPTIONS: &str = "FOREBAY_TEST_OPTIONS";
 const SERVERS: &str = "FOREBAY_TEST_SERVERS";
+const PATIENCE: &str = "FOREBAY_TEST_PATIENCE";
 
-/// Bytes that a test's service can hold.
+/// Capacity of a test's service.
 pub(crate) const CAPACITY: Bytes = Bytes::mib(256);
 
 fn config(store: &Path) -> Config {
@@ -31,31 +32,31 @@ pub(crate) fn socket(store: &Path) -> PathBuf {
     config(store).socket_path()
 }
 
-pub(crate) fn client_config(store: &Path) -> ClientConfig {
+pub(crate) fn client_config(store: &Path, patience: Duration) -> ClientConfig {
     let job = Job { label: "mount".into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 1 };
     let address = Address::Unix(socket(store));
-    ClientConfig { job, request_timeout: Duration::from_secs(60), ..ClientConfig::new(address) }
+    ClientConfig { job, request_timeout: patience, ..ClientConfig::new(address) }
 }
 
-fn again(role: &str, store: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+fn command_for(role: &str, store: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("path of this program"));
     command.args(["--exact", "helper::plays_its_role", "--nocapture"]);
     command.env(ROLE, role).env(STORE, store).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
 pub(crate) fn server(store: &Path, servers: u16) -> Child {
-    let mut command = again("server", store);
-    command.env(SERVERS, servers.to_string()).spawn().expect("a server can be started")
+    let mut command = command_for("server", store);
+    command.env(SERVERS, servers.to_string()).spawn().expect("server process")
 }
 
-pub(crate) fn mount(store: &Path, dir: &Path, options: &str) -> Child {
-    let mut command = again("mount", store);
-    command.env(DIR, dir).env(OPTIONS, options);
-    command.spawn().expect("a mount can be started")
+pub(crate) fn mount(store: &Path, dir: &Path, options: &str, patience: Duration) -> Child {
+    let mut command = command_for("mount", store);
+    command.env(DIR, dir).env(OPTIONS, options).env(PATIENCE, patience.as_secs().to_string());
+    command.spawn().expect("mount process")
 }
 
-/// Does this when somebody wants the process to end.
+/// Calls `act` when the process gets SIGTERM or SIGINT.
 fn on_signal(act: impl FnOnce() + Send + 'static) {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -71,24 +72,25 @@ fn on_signal(act: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// Does nothing unless another test has started this program to play a part.
+/// Does nothing unless another test has started this program in a role.
 #[test]
 fn plays_its_role() {
     let var = |name| std::env::var(name).unwrap_or_default();
     let store = PathBuf::from(var(STORE));
     if !var(ROLE).is_empty() {
-        // Whatever happens to the test, nothing of it stays behind.
+        // The process ends with its test.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).unwrap();
     }
     match var(ROLE).as_str() {
         "server" => {
-            let running = Server::start_several(&config(&store), var(SERVERS).parse().unwrap()).unwrap();
+            let running = Server::start_cluster(&config(&store), var(SERVERS).parse().unwrap()).unwrap();
             running.into_iter().for_each(|server| server.wait().unwrap());
         }
         "mount" => {
             let mut options = Options::default();
             options.add(&var(OPTIONS)).unwrap();
-            let mount = Mount { service: client_config(&store), dir: var(DIR).into(), options };
+            let patience = Duration::from_secs(var(PATIENCE).parse().unwrap());
+            let mount = Mount { service: client_config(&store, patience), dir: var(DIR).into(), options };
             let mounted = mount.start().unwrap();
             let stopper = mounted.stopper();
             on_signal(move || drop(stopper.stop()));

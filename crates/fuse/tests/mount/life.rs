@@ -1,4 +1,4 @@
-//! Beginning and end: mounts that are stopped, servers that crash.
+//! Start and end: mounts that are stopped, servers that crash.
 
 use crate::world::{World, is_mounted, wait_until};
 use forebay_model::ErrorKind;
@@ -14,7 +14,7 @@ fn signal(world: &mut World, signal: Signal) {
 }
 
 #[test]
-fn a_signal_unmounts_in_order() {
+fn signal_unmounts_cleanly() {
     for which in [Signal::TERM, Signal::INT] {
         let Some(mut world) = World::new("") else { return };
         std::fs::write(world.at().join("kept"), b"kept").unwrap();
@@ -28,7 +28,7 @@ fn a_signal_unmounts_in_order() {
 }
 
 #[test]
-fn a_mount_in_use_is_busy_and_goes_with_its_last_user() {
+fn mount_in_use_is_busy_and_ends_with_its_last_user() {
     let Some(mut world) = World::new("") else { return };
     let at = world.at();
     let file = File::create(at.join("file")).unwrap();
@@ -36,18 +36,18 @@ fn a_mount_in_use_is_busy_and_goes_with_its_last_user() {
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.to_string().contains("in use"), "{error}");
     signal(&mut world, Signal::TERM);
-    wait_until("the mount is out of sight", || !is_mounted(&at));
+    wait_until("the mount is detached", || !is_mounted(&at));
     file.write_all_at(b"to the end", 0).unwrap();
-    assert!(world.mount_process().try_wait().unwrap().is_none(), "somebody still has a file open");
+    assert!(world.mount_process().try_wait().unwrap().is_none(), "a file is still open");
     drop(file);
     assert!(world.mount_process().wait().unwrap().success());
     let error = forebay_fuse::unmount(&at, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
-/// Writers write blocks while the server is killed again and again.
+/// Writers write blocks while the server is killed repeatedly.
 #[test]
-fn a_server_that_crashes_under_load_is_waited_for() {
+fn mount_waits_for_a_server_that_crashes_under_load() {
     const CRASHES: usize = 5;
     const BLOCK: usize = 64 << 10;
     let Some(mut world) = World::new("") else { return };
@@ -67,7 +67,7 @@ fn a_server_that_crashes_under_load_is_waited_for() {
             }
             count
         };
-        // Made before the first crash: making a file must happen once, so that its outcome could be unknown.
+        // Created before the first crash: a create is not repeatable, so its outcome could be unknown.
         let files: Vec<_> =
             (0..3).map(|index| File::create_new(at.join(format!("w{index}"))).unwrap()).collect();
         let files = (0..).zip(files);
@@ -93,4 +93,28 @@ fn a_server_that_crashes_under_load_is_waited_for() {
     let mut back = [0; 14];
     unlinked.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(&back, b"without a name");
+}
+
+#[test]
+fn calls_of_many_threads_time_out_together_when_the_server_is_silent() {
+    const CALLERS: usize = 40;
+    let (patience, more) = (Duration::from_secs(3), Duration::from_secs(9));
+    let Some(world) = World::with(1, "", patience) else { return };
+    let (at, patient, ended) = (world.at(), world.client(more), AtomicU64::new(0));
+    patient.stat("/").unwrap();
+    world.signal_server(Signal::STOP);
+    std::thread::scope(|scope| {
+        let (at, ended) = (&at, &ended);
+        for number in 0..CALLERS {
+            scope.spawn(move || {
+                let error = std::fs::metadata(at.join(format!("n{number}"))).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{error}");
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        patient.stat("/x").unwrap_err();
+        let in_time = ended.load(Ordering::SeqCst);
+        world.signal_server(Signal::CONT);
+        assert_eq!(in_time, CALLERS as u64, "calls that ended before a client with three times the timeout");
+    });
 }

@@ -1,5 +1,4 @@
-//! A service, mounted: what programs see. Needs `/dev/fuse` and the right to mount; says so and skips where that is
-//! missing.
+//! A mounted service as programs see it. Needs `/dev/fuse` and permission to mount; prints a note and skips otherwise.
 
 mod helper;
 mod life;

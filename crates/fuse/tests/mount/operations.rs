@@ -1,9 +1,9 @@
-//! One table of operations with what comes of them, on a local file system and on the mount.
+//! One table of operations with their results, on a local file system and on the mount.
 
 use crate::shell::Shell;
 use crate::world::World;
 
-/// `operation = result`, in the order in which they are done.
+/// `operation = result`, in the order of execution.
 const TABLE: &str = "
 open a new rwcx = ok
 open b new rwcx = EEXIST
@@ -178,29 +178,29 @@ unlink way = ok
 list . = [d/ full/]
 ";
 
-fn check(root: &std::path::Path, where_: &str) {
+fn check(root: &std::path::Path, file_system: &str) {
     let mut shell = Shell::new(root);
     let lines = TABLE.lines().filter(|line| !line.is_empty());
     let mut wrong = Vec::new();
     for line in lines {
-        let (operation, expected) = line.split_once(" = ").expect("a line is operation = result");
+        let (operation, expected) = line.split_once(" = ").expect("operation = result");
         let found = shell.run(operation);
         if found != expected {
             wrong.push(format!("{operation}: {found} instead of {expected}"));
         }
     }
-    assert!(wrong.is_empty(), "{where_}:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{file_system}:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn the_same_comes_of_every_operation_as_on_a_local_file_system() {
+fn operations_give_the_same_results_as_on_a_local_file_system() {
     let Some(world) = World::new("allow_other,suid") else { return };
     check(&world.local(), "local");
     check(&world.at(), "mount");
 }
 
 #[test]
-fn the_same_comes_of_every_operation_over_three_servers() {
+fn operations_give_the_same_results_over_three_servers() {
     let Some(world) = World::of(3, "allow_other,suid") else { return };
     world.stripe();
     check(&world.at(), "mount");

@@ -1,4 +1,4 @@
-//! Two users on one mount, and what modes, owners, groups and the sticky bit allow them.
+//! Two users on one mount, and what modes, owners, groups and the sticky bit allow.
 
 use crate::world::World;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 const ALICE: u32 = 54_001;
 const BOB: u32 = 54_002;
 
-/// `who: command = what it prints and its exit code`, in order.
+/// `user: command = output and exit code`, in order.
 const TABLE: &str = "
 alice: umask 077; echo secret >secret; cat secret = secret 0
 bob: cat secret = 1
@@ -67,10 +67,10 @@ fn run(root: &Path, uid: u32, script: &str) -> String {
     command.current_dir(root).stdin(Stdio::null()).stderr(Stdio::null());
     command.env("LC_ALL", "C");
     let output = command.output().unwrap();
-    let mut said: Vec<String> =
+    let mut words: Vec<String> =
         String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect();
-    said.push(output.status.code().unwrap_or(-1).to_string());
-    said.join(" ")
+    words.push(output.status.code().unwrap_or(-1).to_string());
+    words.join(" ")
 }
 
 fn check(root: &Path, kind: &str) {
@@ -88,15 +88,15 @@ fn check(root: &Path, kind: &str) {
 }
 
 #[test]
-fn two_users_get_what_modes_allow_as_on_a_local_file_system() {
+fn two_users_get_the_same_access_as_on_a_local_file_system() {
     let Some(world) = World::new("allow_other,suid") else { return };
     check(&world.local(), "local");
     check(&world.at(), "mount");
 }
 
-/// The kernel opens pipes and devices itself: where it checks nobody's rights, nobody must get at them.
+/// The kernel opens pipes and devices itself: where it does not check permissions, they must not be accessible.
 #[test]
-fn special_files_are_refused_where_nobody_would_check_their_modes() {
+fn special_files_are_refused_without_default_permissions() {
     let Some(mut world) = World::new("allow_other") else { return };
     let open = world.at();
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
@@ -104,14 +104,14 @@ fn special_files_are_refused_where_nobody_would_check_their_modes() {
     let checked = world.mount("checked", "allow_other,default_permissions");
     assert_eq!(run(&checked, ALICE, "mkfifo -m 600 pipe; stat -c '%F %a' pipe"), "fifo 600 0");
     assert_eq!(run(&checked, ALICE, "(echo through >pipe &) ; cat pipe"), "through 0");
-    assert_eq!(run(&checked, BOB, "timeout 5 cat pipe"), "1", "its mode forbids it");
+    assert_eq!(run(&checked, BOB, "timeout 5 cat pipe"), "1", "its mode denies access");
     assert_eq!(run(&open, ALICE, "stat -c '%F %a' pipe; cat pipe"), "regular empty file 0 1");
     assert_eq!(run(&open, BOB, "timeout 5 cat pipe"), "1");
     assert_eq!(run(&open, ALICE, "rm -f pipe; ls"), "0");
 }
 
 #[test]
-fn others_stay_out_unless_they_are_allowed_in() {
+fn other_users_have_no_access_without_allow_other() {
     let Some(world) = World::new("") else { return };
     std::fs::write(world.at().join("f"), b"x").unwrap();
     assert_eq!(run(world.at().parent().unwrap(), ALICE, "ls mnt; cat mnt/f"), "1");

@@ -1,4 +1,4 @@
-//! A public suite of checks: everything that holds on tmpfs holds on the mount.
+//! pjdfstest: every check that passes on tmpfs passes on the mount.
 
 use crate::world::{World, open_to_all, skip};
 use std::collections::BTreeSet;
@@ -18,20 +18,20 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// Every check with what came of it.
+/// Every check with its result.
 fn checks(settings: &Path, dir: &Path) -> BTreeSet<String> {
     let place = dir.join("checks");
     std::fs::create_dir(&place).unwrap();
     open_to_all(&place);
     let mut command = Command::new("pjdfstest");
     let output = command.arg("-c").arg(settings).arg("-p").arg(&place).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let words = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     words.filter(|line| line.contains("::") || line.starts_with("Summary")).collect()
 }
 
 #[test]
-fn every_check_of_pjdfstest_that_passes_on_tmpfs_passes_on_the_mount() {
+fn pjdfstest_checks_that_pass_on_tmpfs_pass_on_the_mount() {
     let Some(world) = World::new("allow_other,default_permissions,suid,dev") else { return };
     if Command::new("pjdfstest").arg("--help").output().is_err() {
         return skip("pjdfstest is not installed: cargo install pjdfstest");

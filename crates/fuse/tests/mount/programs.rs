@@ -1,13 +1,13 @@
-//! Unmodified programs do the same on the mount as on a local file system.
+//! Unmodified programs behave on the mount as on a local file system.
 //!
-//! Each script runs twice, in an empty directory here and there, and has to print the same: most print what they
-//! made, with checksums. `$SRC` is a local tree with files of many sizes, links and odd modes.
+//! Each script runs twice, in an empty directory on each file system, and has to print the same: most print what they
+//! created, with checksums. `$SRC` is a local tree with files of many sizes, links and odd modes.
 
 use crate::world::{World, skip};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Prints everything about a tree that has to be the same.
+/// Prints everything about a tree that has to match.
 const SHOW: &str = "show() { (cd \"$1\" && find . -type d -printf '%p %m\\n' | sort && \
     find . ! -type d -printf '%p %y %m %s %n %TY%Tm%TdT%TH%TM%TS %l\\n' | sort && \
     find . -type f -exec sha256sum {} + | sort); }\n";
@@ -21,7 +21,7 @@ done
 seq 20000 >deep/er/numbers; echo x >"with space/a b"; ln deep/f1 hard; ln -s deep/er/numbers soft; ln -s gone dangling
 chmod 600 deep/f2; chmod 755 deep/f3; chmod 1777 empty; touch -d '2001-02-03 04:05:06.789' deep/f4
 truncate -s 5M deep/sparse; printf end >>deep/sparse
-# Long ago: rsync leaves the time of what it has made in the same second as it is.
+# An old time: rsync keeps the time of a file that it has created in the same second.
 find . ! -name f4 -exec touch -h -d '2002-03-04 05:06:07.891' {} +
 "#;
 
@@ -67,7 +67,7 @@ def main():
 if __name__ == '__main__': main()
 "#;
 
-/// What it needs, and what it does.
+/// Required program, and script.
 const SCRIPTS: &[(&str, &str)] = &[
     ("cp", "cp -a $SRC copy; show copy; cp -r copy again; cmp copy/deep/f7 again/deep/f7; rm -rf copy; ls -A"),
     ("tar", "tar cf a.tar -C $SRC .; sha256sum a.tar; mkdir x; tar xpf a.tar -C x; show x; tar czf - x | tar tzf - | sort"),
@@ -142,9 +142,9 @@ fn has(program: &str) -> bool {
 
 /// The first line in which two texts differ.
 fn difference(local: &str, mount: &str) -> Option<String> {
-    let (mut here, mut there) = (local.lines(), mount.lines());
+    let (mut local, mut mount) = (local.lines(), mount.lines());
     loop {
-        match (here.next(), there.next()) {
+        match (local.next(), mount.next()) {
             (None, None) => return None,
             (one, other) if one == other => {}
             (one, other) => return Some(format!("local {one:?}, mount {other:?}")),
@@ -153,24 +153,24 @@ fn difference(local: &str, mount: &str) -> Option<String> {
 }
 
 #[test]
-fn programs_do_the_same_as_on_a_local_file_system() {
+fn programs_behave_as_on_a_local_file_system() {
     let Some(world) = World::new("suid") else { return };
     let (local, mount) = (world.local(), world.at());
     let (source, tools) = (local.join("source"), local.join("tools"));
     std::fs::create_dir(&source).unwrap();
     std::fs::create_dir(&tools).unwrap();
-    assert!(sh(&source, SOURCE, &[]).1, "the tree of examples could not be made");
+    assert!(sh(&source, SOURCE, &[]).1, "cannot create the sample tree");
     std::fs::write(tools.join("script.py"), PYTHON).unwrap();
     std::fs::write(tools.join("static.c"), STATIC).unwrap();
     if has("cc") {
-        let (said, made) = sh(&tools, "cc -static -O1 -o static static.c", &[]);
-        assert!(made, "{said}");
+        let (output, compiled) = sh(&tools, "cc -static -O1 -o static static.c", &[]);
+        assert!(compiled, "{output}");
     }
     let around = [("SRC", source.as_path()), ("TOOLS", tools.as_path())];
     let mut wrong = Vec::new();
     for (program, script) in SCRIPTS {
         if !has(program) {
-            skip(&format!("{program} is not installed: what it does on a mount was not tested"));
+            skip(&format!("{program} is not installed"));
             continue;
         }
         let run = |root: &Path| {

@@ -2,7 +2,7 @@
 
 use crate::mapped::Mapped;
 use crate::world::World;
-use forebay_dice::{Dice, pattern, seed};
+use forebay_testkit::{Rng, pattern, seed};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,19 +13,19 @@ const LONGEST: usize = 256 << 10;
 const SEEDS: u64 = 3;
 const STEPS: u64 = 34_000;
 
-/// Mostly short, sometimes long; aligned now and then.
-fn range(dice: &mut Dice) -> (usize, usize) {
-    let start = dice.index(LONGEST);
-    let longest = if dice.one_in(8) { 64 << 10 } else { 4 << 10 };
-    let start = if dice.one_in(4) { start & !4095 } else { start };
-    (start, (1 + dice.index(longest)).min(LONGEST - start))
+/// Mostly short, sometimes long ranges; now and then aligned.
+fn range(rng: &mut Rng) -> (usize, usize) {
+    let start = rng.index(LONGEST);
+    let longest = if rng.one_in(8) { 64 << 10 } else { 4 << 10 };
+    let start = if rng.one_in(4) { start & !4095 } else { start };
+    (start, (1 + rng.index(longest)).min(LONGEST - start))
 }
 
 struct Exercise {
     paths: [PathBuf; 2],
     files: [File; 2],
     model: Vec<u8>,
-    dice: Dice,
+    rng: Rng,
 }
 
 fn open(path: &PathBuf, append: bool) -> File {
@@ -37,7 +37,7 @@ impl Exercise {
     fn new(paths: [PathBuf; 2], seed: u64) -> Exercise {
         File::create(&paths[0]).unwrap();
         let files = [open(&paths[0], false), open(&paths[1], false)];
-        Exercise { paths, files, model: Vec::new(), dice: Dice::new(seed) }
+        Exercise { paths, files, model: Vec::new(), rng: Rng::new(seed) }
     }
 
     fn grow(&mut self, len: usize) {
@@ -46,11 +46,11 @@ impl Exercise {
         }
     }
 
-    /// One operation; says which.
+    /// One operation; returns its description.
     fn step(&mut self) -> String {
-        let side = self.dice.index(2);
-        let (start, len) = range(&mut self.dice);
-        match self.dice.below(100) {
+        let side = self.rng.index(2);
+        let (start, len) = range(&mut self.rng);
+        match self.rng.below(100) {
             0..30 => self.read(side, start, len),
             30..55 => self.write(side, start, len),
             55..65 => self.map_read(side, start, len),
@@ -78,15 +78,15 @@ impl Exercise {
     }
 
     fn write(&mut self, side: usize, start: usize, len: usize) -> String {
-        let bytes = pattern(self.dice.next(), len);
+        let bytes = pattern(self.rng.next(), len);
         self.files[side].write_all_at(&bytes, start as u64).unwrap();
         self.grow(start + len);
         self.model[start..start + len].copy_from_slice(&bytes);
         format!("write {side} {start}+{len}")
     }
 
-    /// The kernel learns from `stat` how much of a file can be mapped: the other mount may have made it longer.
-    fn look(&self, side: usize) {
+    /// The kernel learns from `stat` how much of a file can be mapped: the other mount may have extended it.
+    fn refresh_size(&self, side: usize) {
         assert_eq!(self.files[side].metadata().unwrap().len(), self.model.len() as u64);
     }
 
@@ -94,7 +94,7 @@ impl Exercise {
         let end = self.model.len().min(start + len);
         let what = format!("map and read {side} {start}+{len} of {}", self.model.len());
         if start < end {
-            self.look(side);
+            self.refresh_size(side);
             let mut mapped = Mapped::new(&self.files[side], end);
             assert!(mapped.bytes()[start..] == self.model[start..end], "{what}");
         }
@@ -107,11 +107,11 @@ impl Exercise {
             self.files[side].set_len(end as u64).unwrap();
             self.grow(end);
         }
-        self.look(side);
-        let bytes = pattern(self.dice.next(), len);
+        self.refresh_size(side);
+        let bytes = pattern(self.rng.next(), len);
         let mut mapped = Mapped::new(&self.files[side], end);
         mapped.bytes()[start..].copy_from_slice(&bytes);
-        if self.dice.below(2) == 0 {
+        if self.rng.below(2) == 0 {
             mapped.sync();
         }
         self.model[start..end].copy_from_slice(&bytes);
@@ -119,8 +119,8 @@ impl Exercise {
     }
 
     fn append(&mut self, side: usize, len: usize) -> String {
-        let room = LONGEST - self.model.len();
-        let bytes = pattern(self.dice.next(), len.min(room));
+        let space = LONGEST - self.model.len();
+        let bytes = pattern(self.rng.next(), len.min(space));
         open(&self.paths[side], true).write_all(&bytes).unwrap();
         self.model.extend(&bytes);
         format!("append {side} {}", bytes.len())
@@ -134,7 +134,7 @@ impl Exercise {
 
     fn zero(&mut self, side: usize, start: usize, len: usize) -> String {
         let keep = FallocateFlags::KEEP_SIZE;
-        let how = match self.dice.below(3) {
+        let how = match self.rng.below(3) {
             0 => FallocateFlags::PUNCH_HOLE | keep,
             1 => FallocateFlags::ZERO_RANGE | keep,
             _ => FallocateFlags::ZERO_RANGE,
@@ -170,14 +170,14 @@ impl Exercise {
     }
 }
 
-/// Tells how to do it again, when a check fails.
-struct Confession<'a> {
+/// Prints how to repeat a failure.
+struct FailureReport<'a> {
     seed: u64,
     done: &'a std::cell::RefCell<Vec<String>>,
 }
 
-impl Drop for Confession<'_> {
-    #[expect(clippy::print_stderr, reason = "the way to repeat a failure")]
+impl Drop for FailureReport<'_> {
+    #[expect(clippy::print_stderr, reason = "how to repeat a failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let done = self.done.borrow();
@@ -212,7 +212,7 @@ fn exercise(mut world: World, seeds: u64, steps: u64) {
         let name = format!("file-{seed}");
         let mut exercise = Exercise::new([world.at().join(&name), other.join(&name)], seed);
         let done = std::cell::RefCell::default();
-        let _confession = Confession { seed, done: &done };
+        let _report = FailureReport { seed, done: &done };
         for _ in 0..steps {
             let what = exercise.step();
             done.borrow_mut().push(what);

@@ -1,5 +1,6 @@
-//! Several processes, and several mounts, at one file.
+//! Several processes and several mounts with one file.
 
+use crate::mapped::Mapped;
 use crate::world::World;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -12,7 +13,7 @@ fn sh(script: &str) -> Child {
 }
 
 #[test]
-fn lines_appended_by_many_processes_stay_whole() {
+fn lines_appended_by_many_processes_are_not_torn() {
     let Some(mut world) = World::new("") else { return };
     let other = world.mount("other", "");
     let processes: Vec<_> = (0..8)
@@ -38,11 +39,11 @@ fn lines_appended_by_many_processes_stay_whole() {
 }
 
 #[test]
-fn what_one_mount_writes_the_other_sees_at_once() {
+fn writes_of_one_mount_are_visible_on_the_other_at_once() {
     let Some(mut world) = World::new("") else { return };
-    let (here, there) = (world.at(), world.mount("other", ""));
-    let mut file = File::create(here.join("f")).unwrap();
-    let seen = File::open(there.join("f")).unwrap();
+    let (first, second) = (world.at(), world.mount("other", ""));
+    let mut file = File::create(first.join("f")).unwrap();
+    let seen = File::open(second.join("f")).unwrap();
     for round in 0..200_u64 {
         file.write_all(&round.to_le_bytes()).unwrap();
         assert_eq!(seen.metadata().unwrap().len(), (round + 1) * 8);
@@ -50,17 +51,17 @@ fn what_one_mount_writes_the_other_sees_at_once() {
         seen.read_exact_at(&mut back, round * 8).unwrap();
         assert_eq!(u64::from_le_bytes(back), round);
         let name = format!("n{round}");
-        std::fs::write(there.join(&name), &name).unwrap();
-        assert_eq!(std::fs::read_to_string(here.join(&name)).unwrap(), name);
-        std::fs::rename(here.join(&name), here.join("moved")).unwrap();
-        assert!(!there.join(&name).exists());
-        assert_eq!(std::fs::read_to_string(there.join("moved")).unwrap(), name);
+        std::fs::write(second.join(&name), &name).unwrap();
+        assert_eq!(std::fs::read_to_string(first.join(&name)).unwrap(), name);
+        std::fs::rename(first.join(&name), first.join("moved")).unwrap();
+        assert!(!second.join(&name).exists());
+        assert_eq!(std::fs::read_to_string(second.join("moved")).unwrap(), name);
     }
-    assert_eq!(std::fs::read_dir(&there).unwrap().count(), 2);
+    assert_eq!(std::fs::read_dir(&second).unwrap().count(), 2);
 }
 
 #[test]
-fn disjoint_writers_of_one_file_do_not_disturb_each_other() {
+fn disjoint_writers_of_one_file_do_not_affect_each_other() {
     const BLOCK: usize = 10_000;
     let Some(mut world) = World::new("") else { return };
     let other = world.mount("other", "");
@@ -87,7 +88,7 @@ fn disjoint_writers_of_one_file_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_large_directory_is_listed_once_and_whole() {
+fn large_directory_is_listed_completely_without_duplicates() {
     const FILES: usize = 3000;
     let Some(world) = World::new("") else { return };
     let dir = world.at().join("many");
@@ -99,4 +100,44 @@ fn a_large_directory_is_listed_once_and_whole() {
     assert_eq!(listed.len(), FILES);
     assert_eq!(listed.into_iter().collect::<HashSet<_>>().len(), FILES);
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Marks of threads in each page: the first half of the threads store into a mapping, the others write.
+const MARKS: usize = 4;
+const PAGES: usize = 256;
+const PAGE: usize = 4096;
+
+#[test]
+fn write_survives_stores_into_the_same_page() {
+    let Some(world) = World::new("") else { return };
+    for round in 0..4 {
+        let path = world.at().join(format!("holes{round}"));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.set_len((PAGES * PAGE) as u64).unwrap();
+        std::thread::scope(|scope| {
+            for mark in 0..MARKS {
+                let file = &file;
+                scope.spawn(move || {
+                    let mut mapped = Mapped::new(file, PAGES * PAGE);
+                    for page in 0..PAGES {
+                        let (at, byte) = (page * PAGE + mark * 64, mark as u8 + 1);
+                        match mark < MARKS / 2 {
+                            true => mapped.bytes()[at] = byte,
+                            false => {
+                                file.write_all_at(&[byte; 8], at as u64).unwrap();
+                                assert_eq!(mapped.bytes()[at], byte, "the mapping shows the write");
+                            }
+                        }
+                    }
+                    mapped.sync();
+                });
+            }
+        });
+        let bytes = std::fs::read(&path).unwrap();
+        let missing = (0..PAGES * MARKS).filter(|at| {
+            let (page, mark) = (at / MARKS, at % MARKS);
+            bytes[page * PAGE + mark * 64] != mark as u8 + 1
+        });
+        assert_eq!(missing.collect::<Vec<_>>(), [0_usize; 0], "round {round}: lost marks");
+    }
 }

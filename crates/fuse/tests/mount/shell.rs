@@ -1,4 +1,4 @@
-//! The interpreter behind the table of operations: one line is one call, and what comes back is a word.
+//! Interprets the table of operations: one line is one call, with its result as text.
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A directory to work in, and what is open there.
+/// A directory, and the files that are open in it.
 pub(crate) struct Shell {
     root: PathBuf,
     open: HashMap<String, OwnedFd>,
@@ -21,7 +21,7 @@ impl Shell {
         Shell { root: root.to_owned(), open: HashMap::new() }
     }
 
-    /// Does one line, and says what came of it: `ok`, a value, or the name of an error.
+    /// Executes one line; returns `ok`, a value, or the name of an error.
     pub(crate) fn run(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let done = match words[0].starts_with("f:") {
@@ -43,7 +43,7 @@ impl Shell {
     }
 
     fn on_path(&mut self, words: &[&str]) -> Done {
-        let here = rustix::fs::CWD;
+        let cwd = rustix::fs::CWD;
         match *words {
             ["open", handle, path, flags] => {
                 let opened = rustix::fs::open(self.at(path), open_flags(flags), Mode::from_raw_mode(0o644))?;
@@ -56,7 +56,7 @@ impl Shell {
             }
             ["mkdir", path, mode] => rustix::fs::mkdir(self.at(path), octal(mode)).and_then(|()| nothing()),
             ["mknod", path, mode] => {
-                rustix::fs::mknodat(here, self.at(path), FileType::RegularFile, octal(mode), 0)
+                rustix::fs::mknodat(cwd, self.at(path), FileType::RegularFile, octal(mode), 0)
                     .and_then(|()| nothing())
             }
             ["rmdir", path] => rustix::fs::rmdir(self.at(path)).and_then(|()| nothing()),
@@ -64,7 +64,7 @@ impl Shell {
             ["rename", from, to] => rustix::fs::rename(self.at(from), self.at(to)).and_then(|()| nothing()),
             ["rename", from, to, how] => {
                 let flags = if how == "swap" { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-                rustix::fs::renameat_with(here, self.at(from), here, self.at(to), flags)
+                rustix::fs::renameat_with(cwd, self.at(from), cwd, self.at(to), flags)
                     .and_then(|()| nothing())
             }
             ["link", from, to] => rustix::fs::link(self.at(from), self.at(to)).and_then(|()| nothing()),
@@ -86,7 +86,7 @@ impl Shell {
             ["utimens", path, atime, mtime] => {
                 let time = |secs: &str| Timespec { tv_sec: secs.parse().unwrap(), tv_nsec: 7 };
                 let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
-                rustix::fs::utimensat(here, self.at(path), &times, AtFlags::empty()).and_then(|()| nothing())
+                rustix::fs::utimensat(cwd, self.at(path), &times, AtFlags::empty()).and_then(|()| nothing())
             }
             ["times", path] => {
                 let stat = rustix::fs::stat(self.at(path))?;
@@ -104,8 +104,8 @@ impl Shell {
                 };
                 rustix::fs::setxattr(self.at(path), key, value.as_bytes(), flags).and_then(|()| nothing())
             }
-            ["getxattr", path, key, room] => {
-                let mut value = vec![0; number(room)];
+            ["getxattr", path, key, size] => {
+                let mut value = vec![0; number(size)];
                 let len = rustix::fs::getxattr(self.at(path), key, value.as_mut_slice())?;
                 Ok(format!("{len} {}", text(&value[..len.min(value.len())])))
             }
@@ -193,7 +193,7 @@ fn nothing() -> Done {
 }
 
 fn number(word: &str) -> usize {
-    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+    word.parse().unwrap_or_else(|_| panic!("{word} is not a number"))
 }
 
 fn octal(word: &str) -> Mode {
@@ -220,7 +220,7 @@ fn open_flags(letters: &str) -> OFlags {
     flags
 }
 
-/// What `stat` says, but for what differs between file systems.
+/// The result of `stat`, without fields that differ between file systems.
 fn show(stat: &rustix::fs::Stat) -> String {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => "file",
@@ -243,7 +243,7 @@ fn from_io(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// The name of an error as the manual has it.
+/// The symbolic name of an error.
 fn name(error: Errno) -> String {
     let known = [
         (Errno::NOENT, "ENOENT"),

@@ -1,4 +1,4 @@
-//! A server and a mount of it, in processes of their own.
+//! A server and its mount, in processes of their own.
 
 use crate::helper;
 use forebay_client::blocking::Client;
@@ -11,26 +11,28 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(240);
+/// Default request timeout.
+const REQUEST: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     dir: TempDir,
     server: Child,
     servers: u16,
     mounts: Vec<(Child, PathBuf)>,
+    /// Request timeout of the mounts.
+    patience: Duration,
 }
 
-/// Says aloud that something could not be tested here.
+/// Prints a note that something was not tested.
 pub(crate) fn skip(why: &str) {
-    forebay_dice::skip("mount", why);
+    forebay_testkit::skip("mount", why);
 }
 
-/// Whether this machine can mount; says so where it cannot.
+/// Whether this host can mount; prints a note if not.
 pub(crate) fn can_mount() -> bool {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(error) = device {
-        skip(&format!(
-            "/dev/fuse cannot be opened ({error}): load the kernel's fuse module, and run as root"
-        ));
+        skip(&format!("cannot open /dev/fuse ({error}): load the kernel's fuse module, and run as root"));
         return false;
     }
     if !rustix::process::geteuid().is_root() {
@@ -41,13 +43,18 @@ pub(crate) fn can_mount() -> bool {
 }
 
 impl World {
-    /// A fresh service, mounted at [`World::at`]; `None` where mounting is impossible.
+    /// A new service, mounted at [`World::at`]; `None` if mounting is not possible.
     pub(crate) fn new(options: &str) -> Option<World> {
         World::of(1, options)
     }
 
-    /// The same with so many servers in one process.
+    /// The same with the given number of servers in one process.
     pub(crate) fn of(servers: u16, options: &str) -> Option<World> {
+        World::with(servers, options, REQUEST)
+    }
+
+    /// The same with the given request timeout.
+    pub(crate) fn with(servers: u16, options: &str, patience: Duration) -> Option<World> {
         if !can_mount() {
             return None;
         }
@@ -55,7 +62,7 @@ impl World {
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         open_to_all(dir.path());
         let server = helper::server(&dir.path().join("store"), servers);
-        let mut world = World { dir, server, servers, mounts: Vec::new() };
+        let mut world = World { dir, server, servers, mounts: Vec::new(), patience };
         world.wait_for_server();
         world.mount("mnt", options);
         Some(world)
@@ -72,16 +79,16 @@ impl World {
         local
     }
 
-    /// Where the service is mounted.
+    /// The mount point.
     pub(crate) fn at(&self) -> PathBuf {
         self.dir.path().join("mnt")
     }
 
-    /// Mounts the service once more.
+    /// Mounts the service again.
     pub(crate) fn mount(&mut self, name: &str, options: &str) -> PathBuf {
         let dir = self.dir.path().join(name);
         std::fs::create_dir_all(&dir).unwrap();
-        let child = helper::mount(&self.store(), &dir, options);
+        let child = helper::mount(&self.store(), &dir, options, self.patience);
         self.mounts.push((child, dir.clone()));
         wait_until("the mount appears", || is_mounted(&dir));
         dir
@@ -89,10 +96,10 @@ impl World {
 
     fn wait_for_server(&self) {
         let socket = helper::socket(&self.store());
-        wait_until("the server listens", || UnixStream::connect(&socket).is_ok());
+        wait_until("the server accepts connections", || UnixStream::connect(&socket).is_ok());
     }
 
-    /// Kills the server without warning, and starts it again.
+    /// Kills the server, and restarts it.
     pub(crate) fn crash_server(&mut self) {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
@@ -100,13 +107,24 @@ impl World {
         self.wait_for_server();
     }
 
-    /// Has the bytes of all files that will be made spread over all servers.
+    /// A client that bypasses the mount.
+    pub(crate) fn client(&self, patience: Duration) -> Client {
+        Client::connect(helper::client_config(&self.store(), patience)).unwrap()
+    }
+
+    /// Sends the server a signal, to stop or continue it.
+    pub(crate) fn signal_server(&self, signal: rustix::process::Signal) {
+        let process = rustix::process::Pid::from_child(&self.server);
+        rustix::process::kill_process(process, signal).unwrap();
+    }
+
+    /// Stripes all new files over all servers.
     pub(crate) fn stripe(&self) {
-        let client = Client::connect(helper::client_config(&self.store())).unwrap();
+        let client = self.client(REQUEST);
         client.set_layout("/", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
     }
 
-    /// The process that serves the first mount.
+    /// The process of the first mount.
     pub(crate) fn mount_process(&mut self) -> &mut Child {
         &mut self.mounts[0].0
     }
@@ -128,7 +146,7 @@ impl Drop for World {
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! An independent reference: the matrices written out from their definition, and a dense solve with pivoting.
+//! An independent reference: matrices from their definition, and a dense solve with pivoting.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use forebay_planner::{App, Fraction, Metrics, Platform, Rng, Units};
@@ -31,7 +31,7 @@ pub(crate) fn random_system(seed: u64) -> (Vec<App>, Platform) {
     (apps(&list), platform(bandwidth, capacity, threshold))
 }
 
-/// The load's distribution by trying every subset.
+/// The load's distribution by enumeration of all subsets.
 pub(crate) fn subsets(apps: &[App]) -> Vec<f64> {
     let total: usize = apps.iter().map(|a| a.b.0).sum();
     let mut mass = vec![0.0; total + 1];
@@ -75,8 +75,8 @@ pub(crate) fn matrix(apps: &[App], platform: &Platform) -> Vec<Vec<f64>> {
     rows
 }
 
-/// The states that can be reached from the empty buffer. The others have probability 0, and leaving them in can make
-/// the system singular to working precision: a crowd of states that is only left once in 10¹⁵ steps looks closed.
+/// The states reachable from the empty buffer. The others have probability 0, and including them can make the
+/// system singular to working precision: a set of states that is left only once in 10¹⁵ steps looks closed.
 fn reachable(rows: &[Vec<f64>]) -> Vec<usize> {
     let mut seen = vec![false; rows.len()];
     let mut open = vec![0];

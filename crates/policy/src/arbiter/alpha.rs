@@ -1,35 +1,35 @@
-//! How many writers a target likes best: told, or found out.
+//! The best number of writers of a target, α: fixed or learnt.
 //!
-//! The climber measures one number of writers at a time over a whole window, tries doubling and halving before it tries
-//! one more and one less, and takes more writers only if they bring more than noise would, fewer if they bring as much.
-//! Before it takes another number it measures the old one once more: what was better only because somebody else had been
-//! in the way before is not taken. A trial that is much worse is ended early, so that trials cost little. When nothing around
-//! is better it holds, for twice as long each time it comes to the same conclusion: so it neither oscillates nor wastes the
-//! target on trials. A bandwidth that changes much while it holds says that the target has changed, and it looks around
-//! again.
+//! The climber measures one number of writers at a time over a whole window. It tries doubling and halving
+//! before one more and one less. It takes more writers only if they gain more than noise would, and fewer
+//! writers if they are as fast. Before a change it measures the old number once more, so that a gain from a
+//! passing disturbance does not count. A trial that is much worse ends early, so that trials cost little.
+//! When no neighbour is better it holds, twice as long each time it reaches the same result: so it neither
+//! oscillates nor wastes the target on trials. A large change of bandwidth while it holds means that the
+//! target has changed, and it explores again.
 
 use forebay_model::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What α of a target is.
+/// How α of a target is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Alpha {
-    /// Always this.
+    /// Always this number.
     Fixed(u32),
-    /// Found out while writing, from this on.
+    /// Learnt while writing, starting from this number.
     Learnt(u32),
 }
 
-/// What a move has to gain.
+/// Gain that a move needs.
 const GAIN: f64 = 1.015;
-/// A trial that reaches no more than this part of what was known before is ended early.
+/// A trial that reaches at most this part of the best known rate ends early.
 const HOPELESS: f64 = 0.85;
-/// What counts as another target.
+/// Change of rate that counts as a changed target.
 const CHANGE: f64 = 1.25;
-/// What one window counts while it holds: one that somebody else disturbs is no trend.
+/// Weight of one window while holding, so that a single disturbed window is no trend.
 const FRESH: f64 = 0.25;
-/// Windows of holding: at first and at most.
+/// Number of windows to hold: at first and at most.
 const HOLD: u32 = 8;
 const LONGEST: u32 = 256;
 
@@ -48,7 +48,7 @@ impl Move {
         match self {
             Move::Double => alpha.saturating_mul(2),
             Move::Halve => alpha / 2,
-            // Not a second time what doubling or halving tries.
+            // Doubling or halving already tries these.
             Move::More if alpha == 1 => 1,
             Move::Less if alpha <= 2 => alpha,
             Move::More => alpha + 1,
@@ -57,7 +57,7 @@ impl Move {
         .clamp(1, most)
     }
 
-    /// Whether a move is one for the better: more writers have to bring more, fewer only not much less.
+    /// Whether a move pays off: more writers must gain, fewer must not lose much.
     fn pays(self, rate: f64, base: f64) -> bool {
         match self {
             Move::Double | Move::More => rate > base * GAIN,
@@ -68,20 +68,20 @@ impl Move {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum State {
-    /// How fast is the target with the best α known?
+    /// Measures the rate with the best known α.
     Base,
-    /// Is a move better? So many have failed in a row.
+    /// Measures a move, after `failed` failed ones in a row.
     Trial { index: usize, failed: usize },
-    /// It was: is it still, beside what was best before?
+    /// The move was better: measures the old α once more.
     Again { index: usize, failed: usize, rate: f64 },
-    /// Nothing around is better.
+    /// No neighbour is better.
     Holding { windows: u32 },
 }
 
 /// Learns a target's α by hill climbing.
 #[derive(Clone, Debug)]
 pub struct Climber {
-    /// The best α so far, and bytes in a window with it.
+    /// The best α so far, and its bytes per window.
     alpha: u32,
     base: f64,
     most: u32,
@@ -90,14 +90,14 @@ pub struct Climber {
 }
 
 impl Climber {
-    /// Begins with a number of writers; never tries more than `most`.
+    /// Starts with the given number of writers; never tries more than `most`.
     #[must_use]
     pub fn new(start: u32, most: u32) -> Climber {
         let most = most.max(1);
         Climber { alpha: start.clamp(1, most), base: 0.0, most, state: State::Base, hold: HOLD }
     }
 
-    /// How many should write now.
+    /// The current number of writers.
     #[must_use]
     pub fn alpha(&self) -> u32 {
         match self.state {
@@ -106,15 +106,15 @@ impl Climber {
         }
     }
 
-    /// Whether what is being tried is so much worse that it need not be measured to the end, if so much is written in what
-    /// would be a whole window.
+    /// Whether the current trial is so much worse that it can end early, given the extrapolated bytes of a
+    /// whole window.
     #[must_use]
     pub fn is_hopeless(&self, written: Bytes) -> bool {
         matches!(self.state, State::Trial { .. }) && (written.0 as f64) < self.base * HOPELESS
     }
 
-    /// A window has ended in which as many wrote as should, and the target was never short of writers; so much was written in
-    /// it. Windows are of one length. Returns how many should write in the next.
+    /// Ends a window in which exactly `alpha` members wrote all the time; `written` is the number of bytes.
+    /// All windows have the same length. Returns the number of writers for the next window.
     pub fn window(&mut self, written: Bytes) -> u32 {
         let rate = written.0 as f64;
         self.state = match self.state {
@@ -148,7 +148,7 @@ impl Climber {
         self.alpha()
     }
 
-    /// The next move that leads anywhere, or a rest when all have failed.
+    /// The next move with a different α, or a hold when all have failed.
     fn trial(&mut self, mut index: usize, mut failed: usize) -> State {
         while failed < MOVES.len() {
             if MOVES[index].from(self.alpha, self.most) != self.alpha {
@@ -167,14 +167,14 @@ mod tests {
     use super::*;
     use crate::device::Curve;
 
-    /// Plays windows on a curve whose measurements are off by up to `noise`, ending hopeless ones after a quarter; says what
-    /// part of the best bandwidth was had over all windows after the first so many.
+    /// Simulates windows on a curve with measurement noise up to `noise`, ending hopeless ones after a
+    /// quarter. Returns the achieved part of the best bandwidth over all windows after the first `first`.
     fn climb(curve: &Curve, start: u32, noise: f64, windows: u32, first: u32) -> f64 {
         let mut climber = Climber::new(start, 64);
-        let (mut alpha, mut sum, mut time, mut dice) = (climber.alpha(), 0.0, 0.0, 1_u64);
+        let (mut alpha, mut sum, mut time, mut rng) = (climber.alpha(), 0.0, 0.0, 1_u64);
         for window in 0..windows {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let error = 1.0 + noise * ((dice >> 40) as f64 / f64::from(1 << 23) - 1.0);
+            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let error = 1.0 + noise * ((rng >> 40) as f64 / f64::from(1 << 23) - 1.0);
             let rate = curve.rate(alpha);
             let measured = Bytes((rate * error) as u64);
             let part = if climber.is_hopeless(measured) { 0.25 } else { 1.0 };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learnt_is_within_five_percent_of_the_best() {
+    fn learnt_alpha_is_within_five_percent_of_the_best() {
         let flat = Curve::new(&[(1, Bytes(500_000))]).unwrap();
         for curve in [Curve::trio(), peak(5), peak(12), peak(40), flat] {
             for start in [1, 2, 16, 64] {
@@ -203,9 +203,9 @@ mod tests {
         }
     }
 
-    /// A drain that lasts a minute is not much longer than a hundred windows.
+    /// A drain of a minute is not much longer than a hundred windows.
     #[test]
-    fn learning_costs_little_from_the_start_where_it_starts_well() {
+    fn learning_from_a_good_start_costs_little() {
         for noise in [0.0, 0.01, 0.03] {
             let part = climb(&Curve::trio(), 2, noise, 100, 0);
             assert!(part > 0.97, "with noise {noise}: {part} of the best");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_when_nothing_is_better_and_wakes_when_the_target_changes() {
+    fn climber_holds_at_the_best_and_restarts_when_the_target_changes() {
         let mut climber = Climber::new(2, 64);
         let (trio, mut moves, mut alpha) = (Curve::trio(), 0, climber.alpha());
         for _ in 0..1000 {

@@ -1,9 +1,9 @@
-//! Sets of small numbers.
+//! Bit sets.
 
-/// Words that are kept here.
+/// Words stored inline.
 const NEAR: usize = 4;
 
-/// A set of numbers, which grows as needed. Small ones need no memory of their own.
+/// A growable bit set; small sets need no heap memory.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Bits {
     near: [u64; NEAR],
@@ -18,7 +18,7 @@ impl Bits {
         }
     }
 
-    /// Puts a number in or takes it out; true if that changed anything.
+    /// Inserts or removes a number. Returns whether the set changed.
     pub(super) fn set(&mut self, number: usize, to: bool) -> bool {
         if self.has(number) == to {
             return false;
@@ -41,17 +41,17 @@ impl Bits {
         self.word(number / 64) >> (number % 64) & 1 == 1
     }
 
-    /// All numbers, the least first.
+    /// All numbers, in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..NEAR + self.more.len()).flat_map(|word| ones(word, self.word(word)))
     }
 
-    /// All numbers that both sets have, the least first.
+    /// The intersection, in ascending order.
     pub(super) fn both<'a>(&'a self, other: &'a Bits) -> impl Iterator<Item = usize> + 'a {
         (0..NEAR + self.more.len()).flat_map(|word| ones(word, self.word(word) & other.word(word)))
     }
 
-    /// The first number from a place on, and round again, that both sets have.
+    /// The first common number at or after `from`, wrapping around.
     pub(super) fn first_of_both(&self, other: &Bits, from: usize) -> Option<usize> {
         let words = NEAR + self.more.len().min(other.more.len());
         let from = if from / 64 < words { from } else { 0 };
@@ -68,7 +68,7 @@ impl Bits {
     }
 }
 
-/// The numbers that one word of a set has.
+/// The numbers of one word of a set.
 fn ones(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;

@@ -1,31 +1,31 @@
-//! Who may write to which target now: at most α servers at each, the right ones first.
+//! The arbiter grants access to targets: at most α servers write to a target at once, in order of rank.
 //!
-//! A request comes from a *member*: one server with the bytes of one job, target by target. The state is TRIO's stacked
-//! index, job → target → server. When a place at a target is free, it goes to a member of the first job in [`Rank`] that
-//! has an idle server with bytes for it; within a job, servers take turns. When a server is idle, it gets the least used
-//! of its targets that has a place.
+//! A request comes from a *member*: one server with the bytes of one job, per target. The state is TRIO's
+//! stacked index, job → target → server. A free place at a target goes to a member of the first job by
+//! [`Rank`] that has an idle server with bytes for it; within a job, servers take turns. An idle server gets
+//! the least used of its targets that has a free place.
 //!
-//! **Invariant**: no target is ever granted to more than its α members at once, no server holds more grants than it may,
-//! and no place stays free while an idle member has bytes for it: whoever can be granted is granted at once.
+//! **Invariant**: a target is never granted to more than its α members at once, no server holds more grants
+//! than its limit, and no place stays free while an idle member has bytes for it: free places are granted at once.
 //!
-//! **Deliberately absent**: clocks, messages, the writing itself; several arbiters need not know of each other, because
-//! each has targets of its own ([`home`]).
+//! **Deliberately absent**: clocks, messages, the writes themselves. Several arbiters need not know each
+//! other, because each has its own targets ([`home`]).
 
 mod alpha;
 mod bits;
-mod book;
-mod give;
+mod grants;
 mod rank;
+mod state;
 
 pub use alpha::{Alpha, Climber};
-pub use book::{Arbiter, Grant, Member, Rules, Until};
 pub use rank::{Choice, Rank};
+pub use state::{Arbiter, Grant, Member, Rules, Until};
 
 use crate::drain::TargetId;
 use forebay_model::ServerId;
 
-/// The server that arbitrates a target: the same for all who know the same servers, and as few targets as possible
-/// change hands when a server comes or goes.
+/// The server that arbitrates a target. All processes that know the same servers compute the same one, and as
+/// few targets as possible move when a server joins or leaves (rendezvous hashing).
 #[must_use]
 pub fn home(target: TargetId, servers: &[ServerId]) -> Option<ServerId> {
     servers
@@ -34,7 +34,7 @@ pub fn home(target: TargetId, servers: &[ServerId]) -> Option<ServerId> {
         .max_by_key(|server| (mix(u64::from(target.0) << 16 | u64::from(server.0)), server.0))
 }
 
-/// SplitMix64's finisher: every bit of the input moves every bit of the output.
+/// SplitMix64's finalizer: every input bit affects every output bit.
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_spread_over_servers_and_few_move() {
+    fn targets_spread_over_arbiters_and_few_move() {
         let servers: Vec<ServerId> = (0..10).map(ServerId).collect();
         assert_eq!(home(TargetId(1), &[]), None);
         let mut counts = [0; 10];

@@ -1,43 +1,43 @@
-//! Which job comes first.
+//! The order of jobs.
 
 use crate::share::Tick;
 use forebay_model::JobId;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// How jobs of one priority are put in order.
+/// Order of jobs with the same priority.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
     /// The smallest first: least bytes left on all servers.
     #[default]
     Sjf,
-    /// The first server to ask first, whatever its job.
+    /// First come, first served by server, whatever its job.
     Fcfs,
 }
 
-/// A job's place among all: less is earlier.
+/// A job's position among all: less is earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank {
-    /// Has waited too long for anything: comes before all others, once.
+    /// Has waited too long: comes before all others, once.
     starved: Reverse<bool>,
     priority: Reverse<u32>,
-    /// One of its servers is about to be full.
+    /// One of its servers is almost full.
     critical: Reverse<bool>,
-    /// Bytes left, where that counts.
+    /// Remaining bytes, where these count.
     size: u64,
     since: Tick,
     job: JobId,
 }
 
 impl Rank {
-    /// The place of one server of the job that asked then.
+    /// The rank of one server of the job, with the time of its first request.
     pub(super) fn of_member(self, since: Tick) -> Rank {
         Rank { since, ..self }
     }
 }
 
-/// What a rank is made of.
+/// Inputs of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) job: JobId,
@@ -89,6 +89,6 @@ mod tests {
         ];
         assert!(order.iter().map(|one| one.rank(Choice::Sjf)).is_sorted());
         let (small, old) = (order[3].rank(Choice::Fcfs), order[4].rank(Choice::Fcfs));
-        assert!(old < small, "who asks first is served first, whatever his size");
+        assert!(old < small, "the older request is served first, whatever its size");
     }
 }

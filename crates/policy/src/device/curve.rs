@@ -1,11 +1,11 @@
-//! How fast a target is.
+//! Bandwidth of a target.
 
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 
-/// Bandwidth by the number of concurrent writers, straight lines between the points; beyond the last it stays.
+/// Bandwidth by the number of concurrent writers: linear between the points, constant after the last.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Curve {
-    /// Writers and bytes a second.
+    /// Writers and bytes per second.
     points: Vec<(u32, f64)>,
 }
 
@@ -15,7 +15,7 @@ impl Curve {
         let rising = points.is_sorted_by(|one, other| one.0 < other.0);
         let sane = points.iter().all(|&(writers, rate)| writers > 0 && rate.0 > 0);
         if points.is_empty() || !rising || !sane {
-            let text = "a bandwidth curve has points with rising numbers of writers from 1 on, none of them with no bandwidth";
+            let text = "a bandwidth curve needs points with increasing numbers of writers, the first at least 1, and positive bandwidths";
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Ok(Curve { points: points.iter().map(|&(writers, rate)| (writers, rate.0 as f64)).collect() })
@@ -27,7 +27,7 @@ impl Curve {
         Curve { points: vec![(1, 356e6), (2, 574e6), (32, 401e6)] }
     }
 
-    /// Bytes a second with so many writers.
+    /// Bytes per second with the given number of writers.
     #[must_use]
     pub fn rate(&self, writers: u32) -> f64 {
         let after = self.points.partition_point(|&(count, _)| count < writers);
@@ -40,12 +40,12 @@ impl Curve {
         }
     }
 
-    /// The same, so many times slower.
+    /// The same curve, `times` times slower.
     pub(super) fn slower(&self, times: f64) -> Curve {
         Curve { points: self.points.iter().map(|&(writers, rate)| (writers, rate / times)).collect() }
     }
 
-    /// The number of writers with which it is fastest, and how fast it is then.
+    /// The number of writers with the highest bandwidth, and that bandwidth.
     #[must_use]
     pub fn best(&self) -> (u32, f64) {
         self.points
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_curve_has_the_papers_points_and_its_peak_at_two() {
+    fn trio_curve_has_the_published_points_and_peaks_at_two() {
         let curve = Curve::trio();
         for (writers, rate) in [(1, 356e6), (2, 574e6), (32, 401e6), (17, 487.5e6), (1000, 401e6), (0, 356e6)]
         {

@@ -1,12 +1,12 @@
-//! A storage target as one can reckon with it: how fast it is with so many writers, and what a jump costs.
+//! Performance model of a storage target: bandwidth by number of writers, and the cost of a seek.
 //!
-//! Two kinds. A *shared* target ([`Device::queue`] 0) works on all writes at once, as a storage server with many disks
-//! does. A *sorted* one is a disk behind a queue: writes are taken into the queue while it has room, and go down a whole
-//! queue at a time, in the order of their offsets.
+//! Two kinds. A *shared* target ([`Device::queue`] 0) serves all writes at once, like a storage server with
+//! many disks. A *sorted* one is a disk with a queue: the queue accepts writes while it has space, and a
+//! whole queue goes to the disk at once, sorted by offset.
 //!
-//! **Invariant**: how long something takes depends on what was begun when, on nothing else; time never goes back.
+//! **Invariant**: durations depend only on which writes began when; time is monotonic.
 //!
-//! **Deliberately absent**: clocks and sleep (who uses it in real time brings them); reads.
+//! **Deliberately absent**: clocks and sleep (real-time callers supply them); reads.
 
 mod curve;
 mod shared;
@@ -20,21 +20,21 @@ use serde::{Deserialize, Serialize};
 use shared::Shared;
 use sorted::Sorted;
 
-/// What a target is like. Read from a table as in `scenarios/devices.toml`.
+/// Parameters of a target. Parsed from a table as in `scenarios/devices.toml`.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(try_from = "Entry")]
 pub struct Device {
-    /// How fast it is.
+    /// Its bandwidth.
     pub curve: Curve,
-    /// What a write costs that does not go on where an earlier one ended.
+    /// Cost of a write that does not continue where an earlier one ended.
     pub seek: Tick,
-    /// How many places it remembers at which it can go on without a seek.
+    /// Number of sequential streams it tracks, which continue without a seek.
     pub streams: usize,
-    /// How many writes are put in order before they go down; 0 if they are not.
+    /// Number of writes that are sorted together; 0 for a shared target.
     pub queue: usize,
 }
 
-/// A device as it is written down.
+/// Serialized form of a device.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -56,38 +56,38 @@ impl TryFrom<Entry> for Device {
 }
 
 impl Device {
-    /// The same in a world where everything takes so many times as long.
+    /// The same device, `times` times slower.
     #[must_use]
     pub fn slower(&self, times: f64) -> Device {
-        assert!(times > 0.0, "time goes on");
+        assert!(times > 0.0, "the factor is positive");
         let seek = Tick((self.seek.0 as f64 * times) as u64);
         Device { curve: self.curve.slower(times), seek, ..*self }
     }
 
-    /// The same in a world where every byte stands for so many: what takes time by itself, a seek, takes as long.
+    /// The same device with every byte standing for `bytes` bytes; a seek takes as long as before.
     #[must_use]
     pub fn grain(&self, bytes: f64) -> Device {
-        assert!(bytes > 0.0, "a byte stands for something");
+        assert!(bytes > 0.0, "the factor is positive");
         Device { curve: self.curve.slower(bytes), ..*self }
     }
 }
 
-/// A write that a target is working on.
+/// A write in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Work(u64);
 
-/// One target at work, in any time.
+/// The simulation of one target.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ModelledTarget {
     device: Device,
-    state: State,
-    /// Writes that have ended and were not told yet.
+    state: ModelledState,
+    /// Completed writes that were not returned yet.
     ended: Vec<Work>,
 }
 
-/// What a target is doing: all that has to be known to go on elsewhere.
+/// State of a target; enough to resume it in another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct ModelledState {
     kind: Kind,
     now: Tick,
     next: u64,
@@ -100,35 +100,35 @@ enum Kind {
     Sorted(Sorted),
 }
 
-impl Target {
-    /// A target with nothing to do.
+impl ModelledTarget {
+    /// An idle target.
     #[must_use]
-    pub fn new(device: Device) -> Target {
+    pub fn new(device: Device) -> ModelledTarget {
         let kind = match device.queue {
             0 => Kind::Shared(Shared::default()),
             _ => Kind::Sorted(Sorted::default()),
         };
-        let state = State { kind, now: Tick::default(), next: 0, seeks: 0 };
-        Target { device, state, ended: Vec::new() }
+        let state = ModelledState { kind, now: Tick::default(), next: 0, seeks: 0 };
+        ModelledTarget { device, state, ended: Vec::new() }
     }
 
-    /// A target that goes on where one like it was; as if nothing had been if that is of the future or of another kind.
+    /// Resumes a target; starts idle if the state is from the future or of another kind.
     #[must_use]
-    pub fn resume(device: Device, state: State, now: Tick) -> Target {
+    pub fn resume(device: Device, state: ModelledState, now: Tick) -> ModelledTarget {
         let fits = matches!(state.kind, Kind::Shared(_)) == (device.queue == 0);
         match fits && state.now <= now {
-            true => Target { device, state, ended: Vec::new() },
-            false => Target::new(device),
+            true => ModelledTarget { device, state, ended: Vec::new() },
+            false => ModelledTarget::new(device),
         }
     }
 
-    /// What it is doing.
+    /// Its state.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ModelledState {
         &self.state
     }
 
-    /// Begins a write.
+    /// Starts a write.
     pub fn begin(&mut self, now: Tick, file: FileId, span: Span) -> Work {
         self.advance(now);
         self.state.next += 1;
@@ -140,7 +140,7 @@ impl Target {
         work
     }
 
-    /// Begins to bring everything down that was taken so far: that is done when this is.
+    /// Starts a flush of all writes accepted so far; it ends when these are on the disk.
     pub fn flush(&mut self, now: Tick) -> Work {
         self.advance(now);
         self.state.next += 1;
@@ -151,7 +151,7 @@ impl Target {
         work
     }
 
-    /// When the next write ends if none comes in between.
+    /// When the next write ends if no other starts before.
     #[must_use]
     pub fn next_end(&self) -> Option<Tick> {
         match &self.state.kind {
@@ -160,7 +160,7 @@ impl Target {
         }
     }
 
-    /// The writes that have ended by now, and were not told yet.
+    /// The writes that have ended by `now` and were not returned yet.
     pub fn ended(&mut self, now: Tick) -> std::vec::Drain<'_, Work> {
         self.advance(now);
         self.ended.drain(..)
@@ -175,7 +175,7 @@ impl Target {
         }
     }
 
-    /// How many writes it is working on.
+    /// Number of writes in progress.
     #[must_use]
     pub fn writers(&self) -> usize {
         match &self.state.kind {
@@ -184,13 +184,13 @@ impl Target {
         }
     }
 
-    /// How often it had to seek.
+    /// Number of seeks so far.
     #[must_use]
     pub fn seeks(&self) -> u64 {
         self.state.seeks
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance(&mut self, now: Tick) {
         assert!(now >= self.state.now, "time goes back from {:?} to {now:?}", self.state.now);
         match &mut self.state.kind {

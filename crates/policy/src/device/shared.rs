@@ -1,4 +1,4 @@
-//! All writes at once, each with an equal part of what the curve gives for their number.
+//! Concurrent writes, each with an equal part of the bandwidth for their number.
 
 use super::{Device, Work};
 use crate::share::Tick;
@@ -6,23 +6,23 @@ use forebay_model::{FileId, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// What rounding to whole nanoseconds may leave of a write.
+/// Rounding error in bytes from whole nanoseconds.
 const NOTHING: f64 = 0.5;
 
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Shared {
-    /// Bytes that each writer would have got since there were any. All get the same, so a write ends when this has grown
-    /// by its bytes, seeks included, however many come and go in between.
+    /// Bytes per writer since the target was last idle. All writers get the same, so a write ends when this
+    /// has grown by its bytes, seeks included, however many writes start and end in between.
     done: f64,
-    /// Where it will be when each write ends, the next first: the bits of a number that is not negative, which sort as it
-    /// does. Who begins last mostly ends last.
+    /// The value of `done` at which each write ends, the next first, as the bits of a non-negative float,
+    /// which sort like the float. The write that starts last mostly ends last.
     order: VecDeque<(u64, Work)>,
-    /// Where recent writes ended, the latest first.
+    /// Ends of recent writes, the latest first.
     ends: VecDeque<(FileId, u64)>,
 }
 
 impl Shared {
-    /// Begins a write; says how many seeks that takes.
+    /// Starts a write. Returns the number of seeks.
     pub(super) fn begin(&mut self, device: &Device, work: Work, file: FileId, span: Span) -> u64 {
         let known = self.ends.iter().position(|&end| end == (file, span.start));
         let seeks = u64::from(known.is_none());
@@ -52,7 +52,8 @@ impl Shared {
         self.order.len()
     }
 
-    /// Goes from one end of a write to the next: the others are faster or slower from there on. Tells which have ended.
+    /// Advances from one end of a write to the next, where the rate of the others changes. Collects the ended
+    /// writes.
     pub(super) fn advance(&mut self, device: &Device, from: Tick, to: Tick, ended: &mut Vec<Work>) {
         let mut from = from;
         while let Some(end) = self.next_end(device, from) {
@@ -77,7 +78,7 @@ impl Shared {
         self.order.front().map(|&(end, _)| f64::from_bits(end) - self.done)
     }
 
-    /// Bytes a second for each writer.
+    /// Bytes per second for each writer.
     fn each(&self, device: &Device) -> f64 {
         let writers = u32::try_from(self.order.len()).unwrap_or(u32::MAX);
         device.curve.rate(writers) / f64::from(writers.max(1))
@@ -86,14 +87,14 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Curve, Target};
+    use super::super::{Curve, ModelledTarget};
     use super::*;
 
-    fn trio(seek: Tick) -> Target {
-        Target::new(Device { curve: Curve::trio(), seek, streams: 4, queue: 0 })
+    fn trio(seek: Tick) -> ModelledTarget {
+        ModelledTarget::new(Device { curve: Curve::trio(), seek, streams: 4, queue: 0 })
     }
 
-    /// `n` writers of `len` bytes each, all from the start: how long until the last has ended, in seconds.
+    /// `n` concurrent writers of `len` bytes each: seconds until the last has ended.
     fn together(n: u64, len: u64, seek: Tick) -> f64 {
         let mut target = trio(seek);
         for file in 0..n {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_share_what_the_curve_gives_them() {
+    fn writers_share_the_bandwidth_of_the_curve() {
         const LEN: u64 = 574_000_000;
         for (writers, secs) in [(1, 574.0 / 356.0), (2, 2.0), (32, 32.0 * 574.0 / 401.0)] {
             let took = together(writers, LEN, Tick(0));
@@ -117,9 +118,9 @@ mod tests {
         }
     }
 
-    /// Somebody who looks seldom finds what somebody finds who looks at every end.
+    /// The result does not depend on how often the caller advances the time.
     #[test]
-    fn time_may_pass_in_steps_of_any_size() {
+    fn time_may_advance_in_steps_of_any_size() {
         let begin = || {
             let mut target = trio(Tick(0));
             for (file, len) in [(1, 100_000_000), (2, 200_000_000), (3, 50_000_000)] {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_jumps_cost_a_seek() {
+    fn only_discontiguous_writes_cost_a_seek() {
         let mut target = trio(Tick::ms(10));
         let mut now = Tick(0);
         for (file, start) in [(1, 0), (1, 100), (2, 0), (1, 200), (2, 100), (1, 900), (2, 200)] {

@@ -1,8 +1,9 @@
-//! A disk behind a queue that puts writes in order.
+//! A disk with a sorting queue.
 //!
-//! Writes are gathered; a full queue goes down at once, sorted by file and offset, with a seek before each run of writes
-//! that follow each other. The disk works on one queue while the next is gathered, and whoever comes when both are full
-//! waits until the first is down: so writers go at the disk's rate, with one queue of slack.
+//! Writes are gathered. A full queue goes to the disk at once, sorted by file and offset, with a seek before
+//! each run of contiguous writes. The disk works on one queue while the next is gathered. A write that
+//! arrives when both are full waits until the first is on the disk: so writers run at the disk's rate, with
+//! one queue of slack.
 
 use super::{Device, Work};
 use crate::share::Tick;
@@ -13,17 +14,17 @@ use std::collections::BTreeMap;
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Sorted {
     gathered: Vec<(FileId, Span)>,
-    /// Where the head will be.
+    /// Head position after the last queue.
     head: Option<(FileId, u64)>,
-    /// When the disk begins with the last queue that is full, and when it is done with it.
+    /// When the disk starts the last full queue, and when it ends.
     begins: Tick,
     ends: Tick,
-    /// Those that wait, and until when.
+    /// Waiting writes, and when each ends.
     waiting: BTreeMap<Work, Tick>,
 }
 
 impl Sorted {
-    /// Takes a write; says how many seeks go down with it.
+    /// Accepts a write. Returns the number of seeks that go to the disk with it.
     pub(super) fn begin(&mut self, device: &Device, now: Tick, work: Work, file: FileId, span: Span) -> u64 {
         self.gathered.push((file, span));
         let seeks = if self.gathered.len() >= device.queue { self.send(device, now) } else { 0 };
@@ -53,12 +54,12 @@ impl Sorted {
         self.waiting.len()
     }
 
-    /// Lets time pass; tells which have waited long enough.
+    /// Advances the time. Collects the ended writes.
     pub(super) fn advance(&mut self, now: Tick, ended: &mut Vec<Work>) {
         ended.extend(self.waiting.extract_if(.., |_, end| *end <= now).map(|(work, _)| work));
     }
 
-    /// Hands what was gathered to the disk.
+    /// Sends the gathered writes to the disk.
     fn send(&mut self, device: &Device, now: Tick) -> u64 {
         self.gathered.sort_unstable_by_key(|&(file, span)| (file, span.start));
         let (mut seeks, mut bytes) = (0, 0);
@@ -76,14 +77,14 @@ impl Sorted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Curve, Target};
+    use super::super::{Curve, ModelledTarget};
     use super::*;
     use forebay_model::Bytes;
 
-    /// 100 bytes a second, a seek takes a second, four writes in a queue.
-    fn disk() -> Target {
+    /// 100 bytes per second, one second per seek, four writes per queue.
+    fn disk() -> ModelledTarget {
         let curve = Curve::new(&[(1, Bytes(100))]).expect("a curve");
-        Target::new(Device { curve, seek: Tick::ms(1000), streams: 1, queue: 4 })
+        ModelledTarget::new(Device { curve, seek: Tick::ms(1000), streams: 1, queue: 4 })
     }
 
     fn secs(tick: Option<Tick>) -> Option<f64> {
@@ -91,16 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_down_sorted_and_whoever_finds_no_room_waits() {
+    fn queue_is_written_sorted_and_writes_to_a_full_queue_wait() {
         let mut disk = disk();
-        let put = |disk: &mut Target, file, start: u64| {
+        let put = |disk: &mut ModelledTarget, file, start: u64| {
             let work = disk.begin(Tick(0), FileId(file), Span::new(start, start + 100));
             disk.is_under_way(work)
         };
         // Two runs, whatever the order: 4 s and two seeks.
         let first = [(1, 300), (2, 0), (1, 200), (2, 100)].map(|(file, start)| put(&mut disk, file, start));
         assert_eq!((first, disk.seeks()), ([false; 4], 2));
-        // The disk is at 2:200 and the next queue has room for three: it begins when the disk is free.
+        // The head is at 2:200 and the next queue has space for three: it starts when the disk is free.
         let second = [(2, 200), (2, 300), (1, 0), (1, 100)].map(|(file, start)| put(&mut disk, file, start));
         assert_eq!((second, secs(disk.next_end())), ([false, false, false, true], Some(6.0)));
         assert_eq!(disk.ended(Tick::ms(5999)).len(), 0);

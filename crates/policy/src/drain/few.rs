@@ -1,23 +1,23 @@
-//! A map in order that mostly has few entries.
+//! An ordered map that mostly has few entries.
 //!
-//! Most files have one piece or two that wait, most targets a few files: those are kept side by side in one small list,
-//! where a tree would have a node of its own for each. What comes mostly comes last, and what goes was mostly first: then
-//! nothing else is looked at or moved. What grows becomes a tree.
+//! Most files have one or two waiting pieces, most targets a few files: a small list holds these, where a
+//! tree would allocate a node for each. Insertions mostly go to the end and removals mostly to the front, so
+//! that no other entry is touched. A list that grows becomes a tree.
 
 use std::cmp::Ordering;
 use std::collections::btree_map;
 use std::collections::vec_deque;
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many are kept side by side.
+/// Most entries of a list.
 const FEW: usize = 32;
 
 /// A map in the order of its keys.
 #[derive(Clone, Debug)]
 pub(super) enum Few<K, V> {
-    /// In order.
+    /// Sorted by key.
     Side(VecDeque<(K, V)>),
-    /// Until the last one goes.
+    /// Stays a tree until it is empty.
     Tree(BTreeMap<K, V>),
 }
 
@@ -46,7 +46,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// What is under a key, made if nothing is.
+    /// The value of a key, inserted if missing.
     pub(super) fn or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         self.make_room(key);
         match self {
@@ -61,7 +61,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// Puts something under a key, whatever was there.
+    /// Inserts or replaces a value.
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.make_room(key);
         match self {
@@ -88,7 +88,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// All, in order.
+    /// All entries, in order.
     pub(super) fn iter(&self) -> Iter<'_, K, V> {
         match self {
             Few::Side(list) => Iter::Side(list.iter()),
@@ -108,7 +108,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         side.into_iter().flatten().map(|(_, value)| value).chain(tree.into_iter().flatten())
     }
 
-    /// The last of all.
+    /// The last value.
     pub(super) fn last(&self) -> Option<&V> {
         match self {
             Few::Side(list) => list.back().map(|(_, value)| value),
@@ -116,7 +116,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// Where it is kept.
+    /// Prefetches the storage.
     pub(super) fn glance(&self) -> usize {
         match self {
             Few::Side(list) => list.len(),
@@ -124,7 +124,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// The last before a key.
+    /// The last value before a key.
     pub(super) fn before(&self, key: K) -> Option<&V> {
         match self {
             Few::Side(list) => place(list, &key).checked_sub(1).map(|place| &list[place].1),
@@ -132,7 +132,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
-    /// All from a key on, in order.
+    /// All values from a key on, in order.
     pub(super) fn from(&self, key: K) -> impl Iterator<Item = &V> {
         let (side, tree) = match self {
             Few::Side(list) => (Some(list.range(place(list, &key)..)), None),
@@ -142,7 +142,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         side.into_iter().flatten().map(|(_, value)| value).chain(tree)
     }
 
-    /// One more becomes a tree.
+    /// Turns a full list into a tree before an insertion.
     fn make_room(&mut self, key: K) {
         if let Few::Side(list) = self
             && list.len() == FEW
@@ -153,7 +153,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     }
 }
 
-/// Where a key is, or belongs; the ends are looked at first.
+/// Binary search that checks both ends first.
 fn find<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> Result<usize, usize> {
     match list.back() {
         None => return Err(0),
@@ -170,7 +170,7 @@ fn find<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> Result<usize, usize> {
     }
 }
 
-/// Where a key is or belongs: as many are before it.
+/// The position of a key: the number of entries before it.
 fn place<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> usize {
     find(list, key).unwrap_or_else(|place| place)
 }
@@ -195,17 +195,17 @@ impl<'a, K: Copy, V> Iterator for Iter<'a, K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::Dice;
+    use crate::share::Rng;
 
     #[test]
-    fn a_map_of_few_is_a_map() {
-        let mut dice = Dice::new(0xfe3);
+    fn small_map_behaves_as_a_btree_map() {
+        let mut rng = Rng::new(0xfe3);
         let (mut few, mut map) = (Few::default(), BTreeMap::new());
         let mut was_tree = 0;
         for step in 0..20_000_u64 {
-            // Grows to many, and shrinks to none, again and again.
-            let (key, grows) = (dice.below(80), step / 400 % 2 == 0);
-            match dice.below(4) {
+            // Grows to many entries and shrinks to none, repeatedly.
+            let (key, grows) = (rng.below(80), step / 400 % 2 == 0);
+            match rng.below(4) {
                 0 | 1 if grows => {
                     few.insert(key, step);
                     map.insert(key, step);

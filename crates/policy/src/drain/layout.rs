@@ -1,11 +1,11 @@
-//! Which target holds which bytes of a file behind.
+//! The layout of a file over targets.
 
 use forebay_model::Span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// One storage target behind the back end.
+/// A storage target of the back end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TargetId(pub u32);
@@ -16,18 +16,18 @@ impl fmt::Display for TargetId {
     }
 }
 
-/// Stripes of one size, dealt to targets in turn.
+/// Stripes of one size, round-robin over targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     targets: Targets,
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     stripe: u64,
 }
 
 /// The targets of a layout, in the order of their stripes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Targets {
-    /// One needs no memory of its own.
+    /// Avoids an allocation for a single target.
     One(TargetId),
     Many(Arc<[TargetId]>),
 }
@@ -36,7 +36,7 @@ impl Layout {
     /// Stripes over targets.
     #[must_use]
     pub fn new(targets: Vec<TargetId>, stripe: u64) -> Layout {
-        assert!(!targets.is_empty() && stripe > 0, "a layout has targets, and stripes have bytes");
+        assert!(!targets.is_empty() && stripe > 0, "a layout has targets and a positive stripe size");
         let targets = match targets[..] {
             [one] => Targets::One(one),
             _ => Targets::Many(targets.into()),
@@ -44,16 +44,16 @@ impl Layout {
         Layout { targets, stripe }
     }
 
-    /// A file that one target holds.
+    /// A file on one target.
     #[must_use]
     pub fn whole(target: TargetId) -> Layout {
         Layout::single(target, u64::MAX)
     }
 
-    /// Stripes that one target holds.
+    /// Stripes on one target.
     #[must_use]
     pub fn single(target: TargetId, stripe: u64) -> Layout {
-        assert!(stripe > 0, "stripes have bytes");
+        assert!(stripe > 0, "the stripe size is positive");
         Layout { targets: Targets::One(target), stripe }
     }
 
@@ -66,13 +66,13 @@ impl Layout {
         }
     }
 
-    /// Where a byte lies within what its target holds of the file.
+    /// Offset of a byte within its target's part of the file.
     #[must_use]
     pub fn inside(&self, at: u64) -> u64 {
         at / self.stripe / self.targets().len() as u64 * self.stripe + at % self.stripe
     }
 
-    /// A span cut at the boundaries of stripes, with the target of each.
+    /// Splits a span at stripe boundaries, with the target of each part.
     pub fn cut(&self, span: Span) -> impl Iterator<Item = (TargetId, Span)> + '_ {
         let (mut at, targets) = (span.start, self.targets());
         std::iter::from_fn(move || {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stripes_go_round_and_spans_are_cut_at_them() {
+    fn stripes_are_round_robin_and_spans_split_at_boundaries() {
         let layout = Layout::new(vec![TargetId(7), TargetId(3), TargetId(5)], 10);
         let cut = |start, end| {
             layout.cut(Span::new(start, end)).map(|(target, span)| (target.0, span.start, span.end))

@@ -1,12 +1,13 @@
-//! What leaves the buffer next: an index of what is to be written where, and orders in which that is done.
+//! The order in which bytes leave the buffer: an index of the bytes to write per target, and the drain
+//! orders.
 //!
-//! The index is a stack of layers, as in TRIO: target → file → offset → extent. A layer more or less (the paper's
-//! example is a timestamp on top) is one [`Level`] more or less, and the others know nothing of it.
+//! The index is a stack of layers, as in TRIO: target → file → offset → extent. Adding or removing a layer
+//! (the paper's example is a timestamp on top) adds or removes one [`StackLevel`], and the others do not change.
 //!
-//! **Invariant**: at every byte the newest stamp wins; no byte is given out twice while its write is under way; what was
-//! cut or deleted is never given out, and never comes back when a write that was under way fails.
+//! **Invariant**: at every byte the newest stamp wins. No byte is handed out twice while its write is in
+//! flight. Truncated or deleted bytes are never handed out, and do not return when a write in flight fails.
 //!
-//! **Deliberately absent**: bytes, regions, back ends; whose turn it is at a target (that is the [arbiter](crate::arbiter)'s).
+//! **Deliberately absent**: data, regions, back ends; access to targets (see the [arbiter](crate::arbiter)).
 
 mod few;
 mod layout;
@@ -17,4 +18,4 @@ mod stack;
 pub use layout::{Layout, TargetId};
 pub use pieces::Pieces;
 pub use queue::{Batch, BatchId, Drain, Order, Pick};
-pub use stack::{Layer, Level, Piece, Ranges};
+pub use stack::{Layer, Piece, Ranges, StackLevel};

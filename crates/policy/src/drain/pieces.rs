@@ -1,9 +1,9 @@
-//! Pieces of one write, which mostly has one.
+//! The pieces of one write, mostly one.
 
 use super::stack::Piece;
 use std::ops::Deref;
 
-/// Pieces in order. One needs no memory of its own.
+/// Pieces in order. A single one needs no heap memory.
 #[derive(Clone, Default, Debug)]
 pub struct Pieces(Kind);
 
@@ -71,7 +71,7 @@ mod tests {
     use forebay_model::{Span, Stamp};
 
     #[test]
-    fn one_or_many_are_the_same_to_who_reads_them() {
+    fn one_or_many_pieces_read_the_same() {
         let piece = |at: u64| Piece { span: Span::new(at, at + 1), stamp: Stamp(at) };
         for count in 0..4 {
             let wanted: Vec<Piece> = (0..count).map(piece).collect();

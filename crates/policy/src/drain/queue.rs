@@ -1,48 +1,48 @@
-//! What is to be written, what is being written, and what comes next.
+//! Bytes waiting to be written, bytes in flight, and the next write.
 
 use super::few::Few;
 use super::layout::{Layout, TargetId};
 use super::pieces::Pieces;
-use super::stack::{Changed, Layer, Level, Piece, Ranges};
+use super::stack::{Changed, Layer, Piece, Ranges, StackLevel};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// In which order things leave.
+/// Drain order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// As they came.
+    /// Order of arrival.
     Arrival,
-    /// File by file, by offset, wherever they go.
+    /// By file and offset, whatever the target.
     Offset,
-    /// One target after the other, by chance, and there file by file.
+    /// One target after the other in random order, and per target by file and offset.
     Target,
-    /// The same, at targets that were granted.
+    /// The same, at granted targets.
     Trio,
 }
 
-/// What an order may choose from.
+/// Targets that the next write may choose from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick<'a> {
-    /// All targets; where chance decides, this does.
+    /// All targets; the number is the random input of [`Order::Target`].
     Any(u64),
-    /// These targets only, the first that has anything to write.
+    /// Only these targets, the first that has bytes to write.
     Granted(&'a [TargetId]),
 }
 
-/// A write that is under way.
+/// A write in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(u64);
 
-/// Pieces that follow each other without a gap within a stripe, to be written at once.
+/// Pieces without a gap within a stripe, written together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Batch {
-    /// Where to.
+    /// The target.
     pub target: TargetId,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
-    /// The pieces, in order. Once the write is under way, pieces that are cut leave gaps.
+    /// The pieces, in order. Pieces that are cut while the write is in flight leave gaps.
     pub pieces: Pieces,
 }
 
@@ -69,103 +69,102 @@ impl Batch {
     }
 }
 
-/// A write that is under way: all the bytes it began with, and what of it still counts.
-struct Flight {
+/// A write in flight: its original span, and the bytes that still count.
+struct InFlight {
     span: Span,
     batch: Batch,
 }
 
-/// The order of a piece among all: by arrival or by file, then by offset.
+/// Sort key of a piece: by arrival or by file, then by offset.
 type Place = (u64, u64, FileId, TargetId);
 
-/// Everything that is to leave.
+/// All bytes to drain.
 pub struct Drain {
     order: Order,
     largest: u64,
-    index: Level<TargetId, Level<FileId, Ranges>>,
+    index: StackLevel<TargetId, StackLevel<FileId, Ranges>>,
     layouts: Few<FileId, Layout>,
-    /// All pieces in order, where the order is not that of the index.
+    /// All pieces in order, for orders that differ from the index.
     sequence: BTreeSet<Place>,
-    /// The target that is being emptied.
+    /// The target that is being drained.
     current: Option<TargetId>,
-    flying: Few<BatchId, Flight>,
-    /// Where each write that is under way begins, in which file, where it ends; no two of a file meet.
+    in_flight: Few<BatchId, InFlight>,
+    /// Start and end of each write in flight, by file; writes of a file do not overlap.
     spans: Few<(FileId, u64), (FileId, u64)>,
     batches: u64,
 }
 
 impl Drain {
-    /// Nothing to do yet; writes have at most so many bytes.
+    /// An empty queue; `largest` is the maximum size of a write.
     #[must_use]
     pub fn new(order: Order, largest: Bytes) -> Drain {
         assert!(largest.0 > 0, "a write has bytes");
         Drain {
             order,
             largest: largest.0,
-            index: Level::default(),
+            index: StackLevel::default(),
             layouts: Few::default(),
             sequence: BTreeSet::new(),
             current: None,
-            flying: Few::default(),
+            in_flight: Few::default(),
             spans: Few::default(),
             batches: 0,
         }
     }
 
-    /// Bytes were written here that are to go behind. A file's layout is that of its first bytes as long as it has any.
+    /// Adds bytes to drain. A file keeps the layout of its first bytes as long as it has any bytes here.
     pub fn insert(&mut self, file: FileId, layout: &Layout, span: Span, stamp: Stamp) {
         let layout = self.layouts.or_insert_with(file, || layout.clone());
         for (target, span) in layout.cut(span) {
-            let mut tell = |changed: Changed| note(&mut self.sequence, self.order, target, file, changed);
-            self.index.insert((target, (file, ())), Piece { span, stamp }, &mut tell);
+            let mut notify =
+                |changed: Changed| update_sequence(&mut self.sequence, self.order, target, file, changed);
+            self.index.insert((target, (file, ())), Piece { span, stamp }, &mut notify);
         }
     }
 
-    /// These bytes are not to go any more: cut, punched, or gone with their file. What is under way is not stopped, but
-    /// it will not come back.
+    /// Removes bytes that were truncated, punched, or deleted with their file. A write in flight continues,
+    /// but these bytes are not retried if it fails.
     pub fn remove(&mut self, file: FileId, span: Span) {
-        for flight in self.flying.values_mut().filter(|flight| flight.batch.file == file) {
-            flight.batch.cut(span);
+        for write in self.in_flight.values_mut().filter(|write| write.batch.file == file) {
+            write.batch.cut(span);
         }
         let targets: Vec<TargetId> = self.targets_of(file).collect();
         for target in targets {
             let (sequence, order) = (&mut self.sequence, self.order);
-            let mut tell = |changed: Changed| note(sequence, order, target, file, changed);
-            self.index.remove((target, (file, ())), span, &mut tell);
+            let mut notify = |changed: Changed| update_sequence(sequence, order, target, file, changed);
+            self.index.remove((target, (file, ())), span, &mut notify);
         }
         self.forget_if_done(file);
     }
 
-    /// Takes everything for a target out, to be told of again when the target is back.
+    /// Removes all bytes of a target. The caller inserts them again when the target is back.
     pub fn remove_target(&mut self, target: TargetId) -> Vec<(FileId, Piece)> {
         let Some(files) = self.index.take(target) else { return Vec::new() };
         let all: Vec<(FileId, Piece)> =
             files.iter().flat_map(|(file, ranges)| ranges.iter().map(move |&piece| (file, piece))).collect();
         for &(file, piece) in &all {
-            note(&mut self.sequence, self.order, target, file, Changed { piece, came: false });
+            update_sequence(&mut self.sequence, self.order, target, file, Changed { piece, came: false });
         }
         all
     }
 
-    /// Whether anything of a file waits or is under way.
+    /// Whether bytes of a file wait or are in flight.
     #[must_use]
     pub fn knows(&self, file: FileId) -> bool {
         self.layouts.contains(file)
     }
 
-    /// Whether nothing waits and nothing is under way.
+    /// Whether nothing waits and nothing is in flight.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.flying.is_empty() && self.index.bytes() == 0
+        self.in_flight.is_empty() && self.index.bytes() == 0
     }
 
-    /// Bytes of a file that were given out and are not done.
+    /// Bytes of a file in flight.
     #[must_use]
     pub fn under_way(&self, file: FileId) -> Bytes {
-        let flights = self.flying.values().filter(|flight| flight.batch.file == file);
-        Bytes(
-            flights.map(|flight| flight.batch.pieces.iter().map(|piece| piece.span.len()).sum::<u64>()).sum(),
-        )
+        let flights = self.in_flight.values().filter(|write| write.batch.file == file);
+        Bytes(flights.map(|write| write.batch.pieces.iter().map(|piece| piece.span.len()).sum::<u64>()).sum())
     }
 
     /// Bytes that wait for a target.
@@ -174,23 +173,23 @@ impl Drain {
         Bytes(self.index.get(target).map_or(0, Layer::bytes))
     }
 
-    /// Bytes that wait, target by target.
+    /// Waiting bytes by target.
     pub fn targets(&self) -> impl Iterator<Item = (TargetId, Bytes)> + '_ {
         self.index.iter().map(|(target, files)| (target, Bytes(files.bytes())))
     }
 
-    /// Reads what is read when bytes of a file come or go, and changes nothing: who has thousands of these looks at those
-    /// it will need next, one step with all of them and then another, and waits for memory once for all. Each step, from 0
-    /// to 3, reads what the one before has found. Says nothing of meaning.
+    /// Prefetches the memory that an insertion or removal of a file's bytes reads, and changes nothing. A
+    /// caller with thousands of queues runs each step over all queues it needs next, so that the cache misses
+    /// overlap. Steps are 0 to 3; each reads memory that the one before has found. The result has no meaning.
     #[must_use]
     pub fn glance(&self, target: TargetId, file: FileId, step: usize) -> usize {
         let files = || self.index.get(target);
         let seen = match step {
-            0 => return self.batches as usize + self.index.bytes() as usize + self.flying.glance(),
+            0 => return self.batches as usize + self.index.bytes() as usize + self.in_flight.glance(),
             1 => {
-                let flies = self.flying.values().next().map_or(0, |flight| flight.span.start as usize);
+                let in_flight = self.in_flight.values().next().map_or(0, |write| write.span.start as usize);
                 let spans = self.spans.values().next().map_or(0, |&(_, end)| end as usize);
-                return flies
+                return in_flight
                     + spans
                     + usize::from(self.layouts.contains(file))
                     + usize::from(files().is_some());
@@ -201,7 +200,7 @@ impl Drain {
         seen.unwrap_or(0) as usize
     }
 
-    /// What is to be written next; it is under way from now on.
+    /// Takes the next write; it is in flight from now on.
     pub fn next(&mut self, pick: Pick<'_>) -> Option<(BatchId, Batch)> {
         let batch = match (self.order, pick) {
             (Order::Arrival | Order::Offset, _) => self.first_in_sequence()?,
@@ -210,52 +209,52 @@ impl Drain {
         };
         let (target, file, span) = (batch.target, batch.file, batch.span());
         let (sequence, order) = (&mut self.sequence, self.order);
-        let mut tell = |changed: Changed| note(sequence, order, target, file, changed);
-        self.index.remove((target, (file, ())), span, &mut tell);
+        let mut notify = |changed: Changed| update_sequence(sequence, order, target, file, changed);
+        self.index.remove((target, (file, ())), span, &mut notify);
         self.batches += 1;
         let id = BatchId(self.batches);
-        self.flying.insert(id, Flight { span, batch: batch.clone() });
+        self.in_flight.insert(id, InFlight { span, batch: batch.clone() });
         self.spans.insert((file, span.start), (file, span.end));
         Some((id, batch))
     }
 
-    /// A write has ended well: what of it still counts. `None` if nobody knows of it.
+    /// A write succeeded. Returns the part that still counts; `None` for an unknown write.
     pub fn done(&mut self, id: BatchId) -> Option<Batch> {
-        let batch = self.landed(id)?;
+        let batch = self.take_in_flight(id)?;
         self.forget_if_done(batch.file);
         Some(batch)
     }
 
-    /// A write has failed: what of it still counts is to be written again.
+    /// A write failed: the part that still counts waits again.
     pub fn failed(&mut self, id: BatchId) {
-        if let Some(batch) = self.landed(id) {
+        if let Some(batch) = self.take_in_flight(id) {
             batch.pieces.iter().for_each(|&piece| self.put(batch.target, batch.file, piece));
             self.forget_if_done(batch.file);
         }
     }
 
-    /// A write is not under way any more.
-    fn landed(&mut self, id: BatchId) -> Option<Batch> {
-        let Flight { span, batch } = self.flying.remove(id)?;
+    /// Removes a write from those in flight.
+    fn take_in_flight(&mut self, id: BatchId) -> Option<Batch> {
+        let InFlight { span, batch } = self.in_flight.remove(id)?;
         self.spans.remove((batch.file, span.start));
         Some(batch)
     }
 
-    /// Lets go of a file of which nothing waits and nothing is under way.
+    /// Removes a file without waiting bytes and writes in flight.
     fn forget_if_done(&mut self, file: FileId) {
-        let flies = self.spans.before((file, u64::MAX)).is_some_and(|(of, _)| *of == file);
-        if self.targets_of(file).next().is_none() && !flies {
+        let in_flight = self.spans.before((file, u64::MAX)).is_some_and(|(of, _)| *of == file);
+        if self.targets_of(file).next().is_none() && !in_flight {
             self.layouts.remove(file);
         }
     }
 
     fn put(&mut self, target: TargetId, file: FileId, piece: Piece) {
         let (sequence, order) = (&mut self.sequence, self.order);
-        let mut tell = |changed: Changed| note(sequence, order, target, file, changed);
-        self.index.insert((target, (file, ())), piece, &mut tell);
+        let mut notify = |changed: Changed| update_sequence(sequence, order, target, file, changed);
+        self.index.insert((target, (file, ())), piece, &mut notify);
     }
 
-    /// The targets that wait for bytes of a file; only those of its layout can.
+    /// The targets that have waiting bytes of a file; only targets of its layout can.
     fn targets_of(&self, file: FileId) -> impl Iterator<Item = TargetId> + '_ {
         let targets = self.layouts.get(file).map_or(&[][..], Layout::targets);
         let waits = move |target| self.index.get(target).is_some_and(|files| files.get(file).is_some());
@@ -285,7 +284,7 @@ impl Drain {
         })
     }
 
-    /// The pieces from an offset on that can go together; none if the first is still being written.
+    /// The pieces from an offset on that can be written together; none if the first is in flight.
     fn batch_from(&self, target: TargetId, file: FileId, start: u64) -> Option<Batch> {
         let ranges = self.index.get(target)?.get(file)?;
         let stripe = self.layouts.get(file)?.cut(Span::from(start)).next()?.1;
@@ -294,7 +293,7 @@ impl Drain {
         for piece in ranges.from(start).take_while(|piece| piece.span.start < most) {
             let span = Span::new(piece.span.start.max(start), piece.span.end.min(most));
             let joins = pieces.first().is_none_or(|first: &Piece| self.joins(first, piece));
-            if span.start != at || !joins || self.is_flying(file, span) {
+            if span.start != at || !joins || self.is_in_flight(file, span) {
                 break;
             }
             at = span.end;
@@ -303,19 +302,25 @@ impl Drain {
         (!pieces.is_empty()).then_some(Batch { target, file, pieces })
     }
 
-    /// Whether two neighbours go together: not where things leave just as they came.
+    /// Whether two neighbours are written together: in order of arrival only with the same stamp.
     fn joins(&self, first: &Piece, next: &Piece) -> bool {
         self.order != Order::Arrival || first.stamp == next.stamp
     }
 
-    /// Whether any of these bytes are being written: an older version of them must be behind first. Bytes that were cut
-    /// while they were written count too.
-    fn is_flying(&self, file: FileId, span: Span) -> bool {
+    /// Whether any of these bytes are in flight: an older version must reach the back end first. Bytes that
+    /// were cut while in flight count too.
+    fn is_in_flight(&self, file: FileId, span: Span) -> bool {
         self.spans.before((file, span.end)).is_some_and(|&(of, end)| of == file && end > span.start)
     }
 }
 
-fn note(sequence: &mut BTreeSet<Place>, order: Order, target: TargetId, file: FileId, changed: Changed) {
+fn update_sequence(
+    sequence: &mut BTreeSet<Place>,
+    order: Order,
+    target: TargetId,
+    file: FileId,
+    changed: Changed,
+) {
     let Piece { span, stamp, .. } = changed.piece;
     let place = match order {
         Order::Arrival => (stamp.0, span.start, file, target),

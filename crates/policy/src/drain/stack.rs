@@ -3,12 +3,12 @@
 use super::few::Few;
 use forebay_model::{Span, Stamp};
 
-/// Bytes that are to be written.
+/// Bytes to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Which bytes of the file.
+    /// The bytes of the file.
     pub span: Span,
-    /// When they were written here.
+    /// When the client wrote them.
     pub stamp: Stamp,
 }
 
@@ -18,55 +18,55 @@ impl Piece {
     }
 }
 
-/// A piece that came into a layer or left it.
+/// A piece that was added to a layer or removed from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// Which.
+    /// The piece.
     pub piece: Piece,
-    /// Whether it came.
+    /// Whether it was added.
     pub came: bool,
 }
 
-/// A layer of the stack, with everything below it.
+/// A layer of the stack, with all layers below.
 pub trait Layer: Default {
-    /// What leads from here to one file's pieces.
+    /// The keys from this layer to one file's pieces.
     type Path: Copy;
 
-    /// Puts a piece in its place in time; says what came and what left.
-    fn insert(&mut self, path: Self::Path, piece: Piece, tell: &mut dyn FnMut(Changed));
+    /// Inserts a piece, where newer stamps win, and reports added and removed pieces.
+    fn insert(&mut self, path: Self::Path, piece: Piece, notify: &mut dyn FnMut(Changed));
 
-    /// Takes a span out, whatever its stamps.
-    fn remove(&mut self, path: Self::Path, span: Span, tell: &mut dyn FnMut(Changed));
+    /// Removes a span, whatever its stamps.
+    fn remove(&mut self, path: Self::Path, span: Span, notify: &mut dyn FnMut(Changed));
 
-    /// Bytes in here.
+    /// Bytes in this layer.
     fn bytes(&self) -> u64;
 }
 
-/// A layer of keys over another.
+/// A layer of keys above another.
 #[derive(Clone, Debug)]
-pub struct Level<K, L> {
+pub struct StackLevel<K, L> {
     below: Few<K, L>,
     bytes: u64,
 }
 
-impl<K, L> Default for Level<K, L> {
-    fn default() -> Level<K, L> {
-        Level { below: Few::default(), bytes: 0 }
+impl<K, L> Default for StackLevel<K, L> {
+    fn default() -> StackLevel<K, L> {
+        StackLevel { below: Few::default(), bytes: 0 }
     }
 }
 
-impl<K: Ord + Copy, L: Layer> Level<K, L> {
-    /// What is under a key.
+impl<K: Ord + Copy, L: Layer> StackLevel<K, L> {
+    /// The layer below a key.
     pub fn get(&self, key: K) -> Option<&L> {
         self.below.get(key)
     }
 
-    /// All keys with what is under them, in order.
+    /// All keys with the layers below, in order.
     pub fn iter(&self) -> impl Iterator<Item = (K, &L)> {
         self.below.iter()
     }
 
-    /// Takes everything under a key out.
+    /// Removes a key with everything below.
     pub fn take(&mut self, key: K) -> Option<L> {
         let layer = self.below.remove(key)?;
         self.bytes -= layer.bytes();
@@ -85,15 +85,15 @@ impl<K: Ord + Copy, L: Layer> Level<K, L> {
     }
 }
 
-impl<K: Ord + Copy, L: Layer> Layer for Level<K, L> {
+impl<K: Ord + Copy, L: Layer> Layer for StackLevel<K, L> {
     type Path = (K, L::Path);
 
-    fn insert(&mut self, (key, path): Self::Path, piece: Piece, tell: &mut dyn FnMut(Changed)) {
-        self.within(key, |layer| layer.insert(path, piece, tell));
+    fn insert(&mut self, (key, path): Self::Path, piece: Piece, notify: &mut dyn FnMut(Changed)) {
+        self.within(key, |layer| layer.insert(path, piece, notify));
     }
 
-    fn remove(&mut self, (key, path): Self::Path, span: Span, tell: &mut dyn FnMut(Changed)) {
-        self.within(key, |layer| layer.remove(path, span, tell));
+    fn remove(&mut self, (key, path): Self::Path, span: Span, notify: &mut dyn FnMut(Changed)) {
+        self.within(key, |layer| layer.remove(path, span, notify));
     }
 
     fn bytes(&self) -> u64 {
@@ -101,7 +101,7 @@ impl<K: Ord + Copy, L: Layer> Layer for Level<K, L> {
     }
 }
 
-/// The lowest layer: pieces of one file by their offset, none over another.
+/// The lowest layer: pieces of one file by offset, without overlaps.
 #[derive(Clone, Default, Debug)]
 pub struct Ranges {
     pieces: Few<u64, Piece>,
@@ -114,13 +114,13 @@ impl Ranges {
         self.pieces.values()
     }
 
-    /// The pieces that end behind an offset, in order.
+    /// The pieces that end after an offset, in order.
     pub fn from(&self, offset: u64) -> impl Iterator<Item = &Piece> {
         let before = self.pieces.before(offset).filter(move |piece| piece.span.end > offset);
         before.into_iter().chain(self.pieces.from(offset))
     }
 
-    /// Reads what is read when a piece comes or goes.
+    /// Prefetches the memory that an insertion or removal reads.
     pub(super) fn glance(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.span.end)
             + self.iter().next().map_or(0, |piece| piece.span.end)
@@ -130,47 +130,47 @@ impl Ranges {
         self.from(span.start).take_while(|piece| piece.span.start < span.end).copied().collect()
     }
 
-    fn add(&mut self, piece: Piece, tell: &mut dyn FnMut(Changed)) {
+    fn add(&mut self, piece: Piece, notify: &mut dyn FnMut(Changed)) {
         if !piece.span.is_empty() {
             self.bytes += piece.span.len();
             self.pieces.insert(piece.span.start, piece);
-            tell(Changed { piece, came: true });
+            notify(Changed { piece, came: true });
         }
     }
 
-    fn drop(&mut self, piece: Piece, tell: &mut dyn FnMut(Changed)) {
+    fn drop(&mut self, piece: Piece, notify: &mut dyn FnMut(Changed)) {
         self.bytes -= piece.span.len();
         self.pieces.remove(piece.span.start);
-        tell(Changed { piece, came: false });
+        notify(Changed { piece, came: false });
     }
 
-    /// Takes an old piece out but for what lies outside of a span.
-    fn carve(&mut self, old: Piece, span: Span, tell: &mut dyn FnMut(Changed)) {
-        self.drop(old, tell);
-        self.add(old.part(Span::new(old.span.start, old.span.start.max(span.start))), tell);
-        self.add(old.part(Span::new(old.span.end.min(span.end), old.span.end)), tell);
+    /// Removes the part of an old piece that lies inside a span.
+    fn carve(&mut self, old: Piece, span: Span, notify: &mut dyn FnMut(Changed)) {
+        self.drop(old, notify);
+        self.add(old.part(Span::new(old.span.start, old.span.start.max(span.start))), notify);
+        self.add(old.part(Span::new(old.span.end.min(span.end), old.span.end)), notify);
     }
 }
 
 impl Layer for Ranges {
     type Path = ();
 
-    fn insert(&mut self, (): (), piece: Piece, tell: &mut dyn FnMut(Changed)) {
+    fn insert(&mut self, (): (), piece: Piece, notify: &mut dyn FnMut(Changed)) {
         let mut at = piece.span.start;
         for old in self.overlapping(piece.span) {
             if old.stamp > piece.stamp {
-                self.add(piece.part(Span::new(at, at.max(old.span.start))), tell);
+                self.add(piece.part(Span::new(at, at.max(old.span.start))), notify);
                 at = old.span.end.min(piece.span.end);
             } else {
-                self.carve(old, piece.span, tell);
+                self.carve(old, piece.span, notify);
             }
         }
-        self.add(piece.part(Span::new(at, piece.span.end)), tell);
+        self.add(piece.part(Span::new(at, piece.span.end)), notify);
     }
 
-    fn remove(&mut self, (): (), span: Span, tell: &mut dyn FnMut(Changed)) {
+    fn remove(&mut self, (): (), span: Span, notify: &mut dyn FnMut(Changed)) {
         for old in self.overlapping(span) {
-            self.carve(old, span, tell);
+            self.carve(old, span, notify);
         }
     }
 
@@ -203,11 +203,11 @@ mod tests {
         assert_eq!((shape(&ranges), ranges.bytes()), (vec![(0, 1, 5), (9, 22, 6)], 14));
     }
 
-    /// The paper's example: a timestamp over the same layers, and nothing of them is touched.
+    /// The paper's example: a timestamp above the same layers, without a change to them.
     #[test]
-    fn a_layer_more_is_a_level_more() {
-        type Files = Level<FileId, Ranges>;
-        let mut by_time: Level<u32, Level<u32, Files>> = Level::default();
+    fn another_level_adds_a_layer() {
+        type Files = StackLevel<FileId, Ranges>;
+        let mut by_time: StackLevel<u32, StackLevel<u32, Files>> = StackLevel::default();
         for (time, target, file, start) in [(2, 0, 1, 0), (1, 1, 1, 10), (1, 0, 2, 0), (1, 0, 1, 30)] {
             by_time.insert(
                 (time, (target, (FileId(file), ()))),
@@ -222,9 +222,9 @@ mod tests {
             .flat_map(|(time, target, files)| files.iter().map(move |(file, _)| (time, target, file.0)))
             .collect();
         assert_eq!(order, [(1, 0, 1), (1, 0, 2), (1, 1, 1), (2, 0, 1)]);
-        let first = by_time.take(1).expect("there is such a time");
+        let first = by_time.take(1).expect("time 1 has pieces");
         assert_eq!((first.bytes(), by_time.bytes()), (30, 10));
         by_time.remove((2, (0, (FileId(1), ()))), Span::from(0), &mut |_| {});
-        assert_eq!((by_time.bytes(), by_time.iter().count()), (0, 0), "empty layers go");
+        assert_eq!((by_time.bytes(), by_time.iter().count()), (0, 0), "empty layers are removed");
     }
 }

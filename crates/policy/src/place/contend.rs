@@ -1,13 +1,13 @@
-//! How long a phase of writing takes where resources are shared.
+//! Duration of a write phase on shared resources.
 //!
-//! Every resource does what goes through it at its rate, and the phase is over when the busiest is done. A target is
-//! faster or slower the more write to it at once, as its curve says.
+//! Every resource moves its bytes at its rate, and the phase ends when the busiest resource is done. A
+//! target's rate depends on the number of concurrent writers, as its curve defines.
 
 use super::topology::Topology;
 use crate::device::Curve;
 use std::collections::BTreeSet;
 
-/// What resources can do, in bytes a second.
+/// Throughput of resources, in bytes per second.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rates {
     /// A client.
@@ -16,26 +16,26 @@ pub struct Rates {
     pub router: f64,
     /// A server.
     pub server: f64,
-    /// A target, by the number of those who write to it.
+    /// A target, by its number of writers.
     pub target: Curve,
 }
 
-/// Bytes on their way.
+/// Bytes from a writer to a target.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Flow {
-    /// Who writes them; the same number is the same writer.
+    /// The writer; equal numbers are the same writer.
     pub writer: u32,
-    /// Where that is.
+    /// The client it runs on.
     pub client: u32,
-    /// Where they end up.
+    /// The target.
     pub target: u32,
-    /// How many.
+    /// The number of bytes.
     pub bytes: f64,
-    /// Whether anybody waits for them; others only stand in the way.
+    /// Whether the phase waits for this flow; other flows only add load.
     pub counts: bool,
 }
 
-/// What goes through each of the resources of a kind, and whether anybody waits for that.
+/// Load of the resources of one kind, and whether a counted flow uses each.
 struct Through(Vec<(f64, bool)>);
 
 impl Through {
@@ -49,14 +49,14 @@ impl Through {
         *counts |= flow.counts;
     }
 
-    /// How long the slowest takes that anybody waits for.
+    /// The longest time among resources that a counted flow uses.
     fn longest(&self, rate: impl Fn(usize) -> f64) -> f64 {
         let waited = self.0.iter().enumerate().filter(|(_, (_, counts))| *counts);
         waited.fold(0.0, |longest, (number, (bytes, _))| longest.max(bytes / rate(number)))
     }
 }
 
-/// Seconds until all flows are done that count; `None` if one of them has no way.
+/// Seconds until all counted flows are done; `None` if one of them has no path.
 #[must_use]
 pub fn seconds(topology: &Topology, rates: &Rates, flows: &[Flow]) -> Option<f64> {
     let of = topology.description();
@@ -110,11 +110,11 @@ mod tests {
             targets: (0..4).map(target).collect(),
             clients: vec![client("c0", "r0"), client("c1", "r1")],
         })
-        .expect("it makes sense")
+        .expect("valid topology")
     }
 
     #[test]
-    fn the_busiest_resource_tells_how_long() {
+    fn phase_lasts_as_long_as_its_busiest_resource() {
         let curve = Curve::new(&[(1, Bytes(100)), (2, Bytes(150))]).expect("a curve");
         let rates = Rates { client: 1000.0, router: 400.0, server: 180.0, target: curve };
         let flow = |writer, client, target| Flow { writer, client, target, bytes: 100.0, counts: writer < 5 };

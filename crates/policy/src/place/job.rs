@@ -1,9 +1,9 @@
-//! A whole job: all its files at once.
+//! Placement of all files of a job.
 
 use super::ledger::{Ledger, Path};
 use super::level;
 use super::measure::Load;
-use super::pattern::{self, Component, Limits, Note, Pattern, Shape, Stripes, Wish};
+use super::pattern::{self, Component, Limits, Note, Pattern, Shape, StripeHint, Stripes};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -11,69 +11,69 @@ use std::ops::Range;
 /// Most writers of a job.
 const MOST_WRITERS: usize = 1 << 24;
 
-/// One who writes.
+/// One writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
-    /// Which client it runs on; `None`: one that is not described.
+    /// The client it runs on; `None`: a client that the topology does not describe.
     pub client: Option<u32>,
-    /// How much it writes, if known.
+    /// Bytes it writes, if known.
     pub bytes: Option<u64>,
 }
 
-/// What a job is about to write.
+/// A job's upcoming writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Who writes, by rank.
+    /// The writers, by rank.
     pub writers: &'a [Writer],
-    /// Who writes which file.
+    /// Which writer writes which file.
     pub pattern: Pattern,
-    /// The size of each shared file, if known; else what its writers write.
+    /// The size of each shared file, if known; else the sum of its writers' bytes.
     pub file_size: Option<u64>,
-    /// Over how many targets, if somebody asked for it.
+    /// Requested number of targets.
     pub stripe_count: Option<u32>,
-    /// In stripes of which size, if somebody asked for it.
+    /// Requested stripe size.
     pub stripe_size: Option<u64>,
-    /// What the back end accepts.
+    /// Limits of the back end.
     pub limits: &'a Limits,
 }
 
 /// A file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilePlan {
-    /// Who writes it.
+    /// Its writers.
     pub writers: Range<usize>,
-    /// How it lies.
+    /// Its layout.
     pub shape: Shape,
 }
 
 /// The files of a job.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
-    /// One after the other.
+    /// The files, in order of their writers.
     pub files: Vec<FilePlan>,
-    /// How many stripes each resource has.
+    /// Number of stripes on each resource.
     pub load: Load,
-    /// What was decided because something was not known or not possible, once each.
+    /// Fallbacks that were taken because something was unknown or impossible, once each.
     pub notes: Vec<Note>,
 }
 
 /// Why a job cannot be placed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// Nobody writes, or too many.
+    /// No writers, or too many.
     Writers(usize),
-    /// No target that this writer reaches may be used and has room for so many bytes.
+    /// No usable target that this writer reaches has enough free space.
     NoTarget {
-        /// Which writer.
+        /// The writer.
         writer: usize,
-        /// How many bytes.
+        /// Bytes to place.
         bytes: u64,
     },
-    /// More stripes were asked for than the back end allows.
+    /// The requested stripe count exceeds the back end's limit.
     TooWide {
-        /// So many.
+        /// The requested count.
         wanted: u32,
-        /// At most so many.
+        /// The limit.
         most: u32,
     },
 }
@@ -81,7 +81,7 @@ pub enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Writers(0) => write!(f, "nobody writes: a job has at least one writer"),
+            Trouble::Writers(0) => write!(f, "the job has no writers: it needs at least one"),
             Trouble::Writers(count) => write!(f, "{count} writers are too many: at most {MOST_WRITERS}"),
             Trouble::NoTarget { writer, bytes } => write!(
                 f,
@@ -95,7 +95,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Places the files of a job, and charges it for them.
+/// Places the files of a job, and charges the ledger for them.
 pub fn place(ledger: &mut Ledger, job: &Job<'_>) -> Result<Plan, Trouble> {
     if job.writers.is_empty() || job.writers.len() > MOST_WRITERS {
         return Err(Trouble::Writers(job.writers.len()));
@@ -118,7 +118,7 @@ pub fn place(ledger: &mut Ledger, job: &Job<'_>) -> Result<Plan, Trouble> {
     Ok(plan)
 }
 
-/// What a file counts: mebibytes, which stay exact.
+/// Load of a file in mebibytes.
 fn work(bytes: u64) -> f64 {
     bytes.max(1) as f64 / f64::from(1 << 20)
 }
@@ -131,14 +131,14 @@ fn per_process(ledger: &mut Ledger, job: &Job<'_>) -> Result<Plan, Trouble> {
         let bytes = writer.bytes.unwrap_or(0);
         let Some(path) = ledger.cheapest(&[class], bytes) else {
             for (number, (path, work)) in paths.iter().zip(&works).enumerate() {
-                settle(ledger, path, -*work, job.writers[number].bytes.unwrap_or(0), false);
+                charge_and_fill(ledger, path, -*work, job.writers[number].bytes.unwrap_or(0), false);
             }
             return Err(Trouble::NoTarget { writer: number, bytes });
         };
         if let Some(bytes) = writer.bytes {
             ledger.typical = work(bytes);
         }
-        settle(ledger, &path, ledger.typical, bytes, true);
+        charge_and_fill(ledger, &path, ledger.typical, bytes, true);
         works.push(ledger.typical);
         paths.push(path);
     }
@@ -153,8 +153,8 @@ fn per_process(ledger: &mut Ledger, job: &Job<'_>) -> Result<Plan, Trouble> {
     Ok(Plan { files: files.collect(), load, notes: Vec::new() })
 }
 
-/// Charges a path and fills its target, or gives both back.
-pub(super) fn settle(ledger: &mut Ledger, path: &Path, work: f64, bytes: u64, take: bool) {
+/// Charges a path and fills its target, or reverts both.
+pub(super) fn charge_and_fill(ledger: &mut Ledger, path: &Path, work: f64, bytes: u64, take: bool) {
     ledger.charge(path, work);
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     ledger.fill(path.target, if take { bytes } else { -bytes });
@@ -170,24 +170,24 @@ fn shared(
     let bytes = job.file_size.or_else(|| of.iter().map(|writer| writer.bytes).sum());
     let count = writers.len() as u32;
     let mut most = ledger.topology.usable.iter().filter(|&&usable| usable).count() as u32;
-    let wish = Wish { count: job.stripe_count, size: job.stripe_size };
+    let hint = StripeHint { count: job.stripe_count, size: job.stripe_size };
     let mut note = |note| {
         if !plan.notes.contains(&note) {
             plan.notes.push(note);
         }
     };
     loop {
-        let outline = pattern::outline(job.limits, count, bytes.unwrap_or(0), most, wish);
-        let dealt = Dealt { job, writers: writers.clone(), bytes };
+        let outline = pattern::outline(job.limits, count, bytes.unwrap_or(0), most, hint);
+        let file = SharedFile { job, writers: writers.clone(), bytes };
         let tried = match bytes {
-            None if wish.count.is_none() && !job.limits.progressive => {
+            None if hint.count.is_none() && !job.limits.progressive => {
                 note(Note::Usual);
                 return Ok(Shape::Usual);
             }
-            None => dealt.growing(ledger, outline.count, &mut plan.load),
+            None => file.growing(ledger, outline.count, &mut plan.load),
             Some(bytes) => {
                 let each = bytes.div_ceil(u64::from(outline.count));
-                let paths = dealt.deal(ledger, outline.count, each, work(each));
+                let paths = file.assign(ledger, outline.count, each, work(each));
                 paths.map(|paths| {
                     paths.iter().for_each(|path| plan.load.add(&ledger.topology, path));
                     let targets = paths.iter().map(|path| path.target).collect();
@@ -210,20 +210,20 @@ fn shared(
     }
 }
 
-/// A shared file whose stripes are dealt to its writers.
-struct Dealt<'a> {
+/// A shared file whose stripes are assigned to its writers.
+struct SharedFile<'a> {
     job: &'a Job<'a>,
     writers: Range<usize>,
     bytes: Option<u64>,
 }
 
-impl Dealt<'_> {
-    /// The kinds of writers that a stripe is for: those whose blocks it holds.
+impl SharedFile<'_> {
+    /// The client classes of the writers whose blocks a stripe holds.
     fn classes(&self, ledger: &Ledger, stripe: u32, count: u32) -> Vec<u32> {
         let len = self.writers.len();
         let (stripe, count) = (stripe as usize, count as usize);
         let of = match self.bytes {
-            // Blocks go one after the other: so many together.
+            // Blocks are consecutive: each stripe holds this many.
             Some(_) if count <= len => {
                 let together = len.div_ceil(count);
                 let start = (stripe * together).min(len - 1);
@@ -231,7 +231,7 @@ impl Dealt<'_> {
             }
             // More stripes than writers: a writer has several.
             Some(_) => stripe * len / count..stripe * len / count + 1,
-            // Nobody knows who writes where.
+            // The size is unknown, so any writer may write to any stripe.
             None => 0..len,
         };
         let writers = &self.job.writers[self.writers.start + of.start..self.writers.start + of.end];
@@ -242,18 +242,18 @@ impl Dealt<'_> {
         classes
     }
 
-    /// A target for each stripe, all different; nothing is charged if there are not enough.
-    fn deal(&self, ledger: &mut Ledger, count: u32, each: u64, work: f64) -> Result<Vec<Path>, Trouble> {
-        let mut deal = Deal { file: self, count, each, work, paths: Vec::new() };
-        let dealt = (0..count).all(|_| deal.next(ledger) || deal.make_room(ledger));
-        let Deal { paths, .. } = deal;
+    /// A different target for each stripe. Charges nothing if there are too few.
+    fn assign(&self, ledger: &mut Ledger, count: u32, each: u64, work: f64) -> Result<Vec<Path>, Trouble> {
+        let mut assignment = Assignment { file: self, count, each, work, paths: Vec::new() };
+        let complete = (0..count).all(|_| assignment.next(ledger) || assignment.free_target(ledger));
+        let Assignment { paths, .. } = assignment;
         for path in &paths {
             ledger.offer(path.target);
-            if !dealt {
-                settle(ledger, path, -work, each, false);
+            if !complete {
+                charge_and_fill(ledger, path, -work, each, false);
             }
         }
-        match dealt {
+        match complete {
             true => Ok(paths),
             false => {
                 let writer = self.writers.start + paths.len() * self.writers.len() / count as usize;
@@ -262,7 +262,7 @@ impl Dealt<'_> {
         }
     }
 
-    /// A file that lies over more targets the longer it grows.
+    /// A layout with more targets as the file grows.
     fn growing(&self, ledger: &mut Ledger, count: u32, load: &mut Load) -> Result<Shape, Trouble> {
         let limits = self.job.limits;
         let size = limits.accepted(self.job.stripe_size.unwrap_or(limits.usual));
@@ -272,9 +272,9 @@ impl Dealt<'_> {
         };
         let mut parts: Vec<(Option<u64>, Vec<Path>, f64)> = Vec::new();
         for (end, count) in growth {
-            // Only the last part is long.
+            // Only the last component is long.
             let work = if end.is_some() { ledger.typical / 64.0 } else { ledger.typical };
-            match self.deal(ledger, count, 0, work) {
+            match self.assign(ledger, count, 0, work) {
                 Ok(paths) => parts.push((end, paths, work)),
                 Err(trouble) => {
                     for (path, work) in
@@ -301,26 +301,26 @@ impl Dealt<'_> {
     }
 }
 
-/// Stripes of a file while they are dealt, each to a target of its own.
-struct Deal<'a> {
-    file: &'a Dealt<'a>,
+/// Partial assignment of a file's stripes, each to a target of its own.
+struct Assignment<'a> {
+    file: &'a SharedFile<'a>,
     count: u32,
     each: u64,
     work: f64,
     paths: Vec<Path>,
 }
 
-impl Deal<'_> {
+impl Assignment<'_> {
     fn classes(&self, ledger: &Ledger, stripe: usize) -> Vec<u32> {
         self.file.classes(ledger, stripe as u32, self.count)
     }
 
     fn take(&self, ledger: &mut Ledger, path: &Path) {
-        settle(ledger, path, self.work, self.each, true);
+        charge_and_fill(ledger, path, self.work, self.each, true);
         ledger.withhold(path.target);
     }
 
-    /// The next stripe takes the cheapest target that is left for it, if there is one.
+    /// Assigns the cheapest remaining target to the next stripe. Returns false if there is none.
     fn next(&mut self, ledger: &mut Ledger) -> bool {
         let classes = self.classes(ledger, self.paths.len());
         let Some(path) = ledger.cheapest(&classes, self.each) else { return false };
@@ -329,14 +329,14 @@ impl Deal<'_> {
         true
     }
 
-    /// All that the next stripe reaches is taken: it takes a target from another that can go elsewhere, if need be by
-    /// taking one from a third, and so on.
-    fn make_room(&mut self, ledger: &mut Ledger) -> bool {
+    /// All targets that the next stripe reaches are taken: takes one from another stripe that can move, if
+    /// need be along a chain of moves (an augmenting path).
+    fn free_target(&mut self, ledger: &mut Ledger) -> bool {
         let next = self.paths.len();
-        // In the order of targets: whoever computes this finds the same.
+        // In the order of targets, so that every process finds the same result.
         let holder: BTreeMap<u32, usize> =
             self.paths.iter().enumerate().map(|(stripe, path)| (path.target, stripe)).collect();
-        // Who would take each stripe's place.
+        // The stripe that would take each stripe's place.
         let mut after: HashMap<usize, usize> = HashMap::new();
         let mut queue = VecDeque::from([next]);
         while let Some(stripe) = queue.pop_front() {
@@ -358,15 +358,16 @@ impl Deal<'_> {
         false
     }
 
-    /// The stripe that can go elsewhere goes, and each takes the place of the one before it.
+    /// Moves the stripe that has a free target; each stripe of the chain takes the target of the one before
+    /// it.
     fn shift(&mut self, ledger: &mut Ledger, free: usize, after: &HashMap<usize, usize>) {
         let next = self.paths.len();
         let mut stripe = free;
         let mut place =
-            ledger.cheapest(&self.classes(ledger, free), self.each).expect("it was there a moment ago");
+            ledger.cheapest(&self.classes(ledger, free), self.each).expect("free_target found a free target");
         while stripe != next {
             let left = std::mem::replace(&mut self.paths[stripe], place.clone());
-            settle(ledger, &left, -self.work, self.each, false);
+            charge_and_fill(ledger, &left, -self.work, self.each, false);
             self.take(ledger, &place);
             stripe = after[&stripe];
             place = ledger.path(&self.classes(ledger, stripe), left.target, left.cost);

@@ -1,4 +1,4 @@
-//! What a job has put where, and the cheapest path for what comes next.
+//! Load of a job per resource, and the cheapest path for its next file.
 
 use super::topology::{Chain, Gate, Topology};
 use super::weigh::Weights;
@@ -6,10 +6,10 @@ use crate::share::Tick;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// After so long without anything new, what a job has put somewhere counts half.
+/// After this time without new files, a job's load counts half.
 pub const HALF_LIFE: Tick = Tick::ms(600_000);
 
-/// What a target counts by itself, and which of equal ones is first for this job.
+/// Cost of a target by itself, and this job's tie-breaker.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Key {
     cost: f64,
@@ -31,16 +31,16 @@ impl Ord for Key {
     }
 }
 
-/// The way of one stripe: where it ends, and through which routers each kind of its writers goes.
+/// The path of one stripe: its target, and the routers that each class of its writers goes through.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Path {
     pub(super) target: u32,
     pub(super) chains: Vec<Chain>,
-    /// What it cost before it was charged.
+    /// Cost before it was charged.
     pub(super) cost: f64,
 }
 
-/// What one job has put on every resource.
+/// Load of one job on every resource.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) topology: Arc<Topology>,
@@ -50,16 +50,16 @@ pub struct Ledger {
     server: Vec<f64>,
     target: Vec<f64>,
     free: Vec<Option<u64>>,
-    /// The targets of each server that may be used, cheapest first.
+    /// The usable targets of each server, cheapest first.
     order: Vec<BTreeSet<Key>>,
     best: Vec<Option<Key>>,
     at: Tick,
-    /// What a file of unknown size counts: as much as the last known one.
+    /// Load of a file of unknown size: that of the last file of known size.
     pub(super) typical: f64,
 }
 
 impl Ledger {
-    /// A job that has put nothing anywhere yet. Equal costs are decided by its number.
+    /// A job without load. Its id breaks ties.
     #[must_use]
     pub fn new(topology: Arc<Topology>, weights: Weights, job: u64) -> Ledger {
         let mut ledger = Ledger {
@@ -79,10 +79,10 @@ impl Ledger {
         ledger
     }
 
-    /// Time has passed: what was done counts less.
+    /// Lets load decay up to `now`.
     pub fn advance(&mut self, now: Tick) {
         let passed = now.0.saturating_sub(self.at.0);
-        // Less than that changes nothing that matters, and sorting all targets has its price.
+        // Skip small steps: the result hardly changes, and re-sorting all targets is expensive.
         if passed < HALF_LIFE.0 / 64 {
             return;
         }
@@ -94,7 +94,7 @@ impl Ledger {
         self.sort();
     }
 
-    /// What a path to a target through a router would cost a client now.
+    /// Current cost of a path to a target through these routers.
     #[must_use]
     pub fn cost(&self, routers: &[u32], target: usize) -> f64 {
         let server = self.topology.server_of[target] as usize;
@@ -132,7 +132,7 @@ impl Ledger {
         self.target[target] * (by_capacity + by_room)
     }
 
-    /// The cheapest of the equally good ways through a gate.
+    /// The cheapest of the equally near chains through a gate.
     fn through<'a>(&self, gate: &'a Gate) -> (f64, &'a Chain) {
         let first = (self.way(&gate.chains[0]), &gate.chains[0]);
         gate.chains[1..].iter().fold(first, |best, chain| {
@@ -143,7 +143,7 @@ impl Ledger {
         })
     }
 
-    /// The first target of a server that has room.
+    /// The cheapest target of a server with enough free space.
     fn first(&self, server: usize, bytes: u64) -> Option<Key> {
         let fits = |key: &Key| self.free[key.target as usize].is_none_or(|free| free >= bytes.max(1));
         let best = self.best[server]?;
@@ -153,7 +153,7 @@ impl Ledger {
         self.order[server].iter().find(|key| fits(key)).copied()
     }
 
-    /// The cheapest path that all these kinds of writers have, to a target with room for so many bytes.
+    /// The cheapest path that all these client classes have, to a target with the given free space.
     pub(super) fn cheapest(&self, classes: &[u32], bytes: u64) -> Option<Path> {
         let ways: Vec<Vec<f64>> = classes
             .iter()
@@ -182,18 +182,17 @@ impl Ledger {
         best.map(|(cost, key)| self.path(classes, key.target, cost))
     }
 
-    /// The best way of these kinds of writers to a target that all of them reach.
+    /// The cheapest path of these client classes to a target that all of them reach.
     pub(super) fn path(&self, classes: &[u32], target: u32, cost: f64) -> Path {
         let server = self.topology.server_of[target as usize];
         let chain = |&class: &u32| {
-            let gate =
-                self.topology.gate(class, server).expect("only targets that are reached are considered");
+            let gate = self.topology.gate(class, server).expect("the target is reachable");
             self.through(gate).1.clone()
         };
         Path { target, chains: classes.iter().map(chain).collect(), cost }
     }
 
-    /// Puts work on a path, or takes it away again.
+    /// Adds load to a path; negative work removes it.
     pub(super) fn charge(&mut self, path: &Path, work: f64) {
         let share = work / path.chains.len().max(1) as f64;
         let add = |to: &mut f64, work: f64| *to = (*to + work).max(0.0);
@@ -209,20 +208,20 @@ impl Ledger {
         }
     }
 
-    /// Gives or takes room on a target.
+    /// Changes the free space of a target.
     pub(super) fn fill(&mut self, target: u32, bytes: i64) {
         if let Some(free) = &mut self.free[target as usize] {
             *free = free.saturating_add_signed(bytes.saturating_neg());
         }
     }
 
-    /// Whether a target has room.
+    /// Whether a target is usable and has enough free space.
     pub(super) fn fits(&self, target: u32, bytes: u64) -> bool {
         self.topology.usable[target as usize]
             && self.free[target as usize].is_none_or(|free| free >= bytes.max(1))
     }
 
-    /// Takes a target out of the choice, until it is offered again; says whether it was there.
+    /// Removes a target from the choice until `offer` puts it back. Returns whether it was in.
     pub(super) fn withhold(&mut self, target: u32) -> bool {
         let (server, key) = (self.topology.server_of[target as usize] as usize, self.key(target as usize));
         let was = self.order[server].remove(&key);
@@ -236,19 +235,19 @@ impl Ledger {
         self.best[server] = self.order[server].first().copied();
     }
 
-    /// What a target has, as it counts on targets.
+    /// Load of a target in proportion to its capacity.
     pub(super) fn level(&self, target: u32) -> f64 {
         self.target[target as usize] * self.topology.target[target as usize]
     }
 
-    /// Whether it is targets that count most, however much room they have.
+    /// Whether targets have the largest weight and free space has none.
     pub(super) fn levels(&self) -> bool {
         let Weights { router, server, target, space } = self.weights;
         target >= router && target >= server && space == 0.0
     }
 }
 
-/// Which of two equal things comes first for this job: as good as drawn by lot, and the same for all who know the job.
+/// Tie-breaker for this job: pseudo-random, and the same in every process that knows the job.
 fn rank(job: u64, thing: u64) -> u64 {
     let mut z = job.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ thing.wrapping_add(0x2545_f491_4f6c_dd1d);
     for _ in 0..2 {

@@ -1,23 +1,24 @@
-//! The files of a whole job at once, as level as the topology allows.
+//! Evens out the files of a whole job, as far as the topology allows.
 //!
-//! Who chooses first does not know that those who come later reach fewer targets. So when all have chosen, a file moves
-//! from the fullest target to an emptier one, if need be along a row: its writer's other target gives up a file of
-//! somebody who can go further. When no such row is left, no way of placing the job has a less loaded fullest target.
+//! A writer that chooses early does not know that later writers reach fewer targets. So after all have
+//! chosen, a file moves from the fullest target to an emptier one, if need be along a chain: another file
+//! leaves the intermediate target for a target that only its writer reaches. When no such chain is left, no
+//! placement of the job has a lower maximum load.
 
-use super::job::{Writer, settle};
+use super::job::{Writer, charge_and_fill};
 use super::ledger::{Ledger, Path};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Files by the target they are on and the kind of their writer.
+/// Files by their target and the class of their writer.
 type Where = HashMap<(u32, u32), Vec<u32>>;
 
-/// Moves files until no row of moves helps. Only files that count the same can take each other's place.
+/// Moves files until no chain of moves helps. Only files with equal load can replace each other.
 pub(super) fn level(ledger: &mut Ledger, writers: &[Writer], works: &[f64], paths: &mut [Path]) {
     let even = works.windows(2).all(|pair| pair[0] == pair[1]);
     let mut counts =
         ledger.topology.target.iter().zip(&ledger.topology.usable).filter(|(_, usable)| **usable);
     let alike = counts.next().is_none_or(|(first, _)| counts.all(|(count, _)| count == first));
-    // One alone has what was cheapest for it.
+    // A single file already has its cheapest target.
     if works.len() < 2 || !even || !alike || !ledger.levels() {
         return;
     }
@@ -25,7 +26,7 @@ pub(super) fn level(ledger: &mut Ledger, writers: &[Writer], works: &[f64], path
     while let Some(&(_, fullest)) = state.heights.last() {
         match state.row(fullest) {
             Ok(row) => state.shift(&row),
-            // All that can be reached from here is as full, or nearly: it is level.
+            // All targets reachable from this one are as full, or nearly: they are level.
             Err(level) => level.iter().for_each(|&target| state.done(target)),
         }
     }
@@ -37,9 +38,10 @@ struct Leveller<'a> {
     work: f64,
     paths: &'a mut [Path],
     at: Where,
-    /// Kinds of writers with files on each target.
+    /// Writer classes with files on each target.
     kinds: Vec<BTreeSet<u32>>,
-    /// Targets that are not yet known to be level, by how many of this job's files they could have had: the least first.
+    /// Targets that are not yet known to be level, by remaining capacity in files of this job, the least
+    /// first.
     heights: BTreeSet<(u64, u32)>,
 }
 
@@ -62,8 +64,8 @@ impl<'a> Leveller<'a> {
         self.heights.remove(&(self.ledger.level(target).to_bits(), target));
     }
 
-    /// The shortest row of moves from a target to one that is emptier even after it has got one more, as targets with
-    /// the kind of writer that moves on from each; or all targets that can be reached.
+    /// The shortest chain of moves from a target to one that is emptier even after it gets one more file:
+    /// targets, each with the writer class that moves on from it. Otherwise all reachable targets.
     fn row(&self, start: u32) -> Result<Vec<(u32, u32)>, Vec<u32>> {
         let step = self.work * self.ledger.topology.target[start as usize];
         let enough = self.ledger.level(start) - 1.5 * step;
@@ -98,12 +100,12 @@ impl<'a> Leveller<'a> {
         (0..count).filter(move |&target| topology.gate(kind, topology.server_of[target as usize]).is_some())
     }
 
-    /// Moves one file from each target of a row to the next.
+    /// Moves one file from each target of a chain to the next.
     fn shift(&mut self, row: &[(u32, u32)]) {
         for pair in row.windows(2) {
             let ((from, kind), (to, _)) = (pair[0], pair[1]);
-            let files = self.at.get_mut(&(from, kind)).expect("somebody of this kind is there");
-            let file = files.pop().expect("somebody of this kind is there");
+            let files = self.at.get_mut(&(from, kind)).expect("the target has a file of this class");
+            let file = files.pop().expect("the target has a file of this class");
             if files.is_empty() {
                 self.kinds[from as usize].remove(&kind);
             }
@@ -112,9 +114,9 @@ impl<'a> Leveller<'a> {
             }
             let bytes = self.writers[file as usize].bytes.unwrap_or(0);
             let path = &mut self.paths[file as usize];
-            settle(self.ledger, path, -self.work, bytes, false);
+            charge_and_fill(self.ledger, path, -self.work, bytes, false);
             *path = self.ledger.path(&[kind], to, path.cost);
-            settle(self.ledger, path, self.work, bytes, true);
+            charge_and_fill(self.ledger, path, self.work, bytes, true);
             self.at.entry((to, kind)).or_default().push(file);
             self.kinds[to as usize].insert(kind);
             for target in [from, to] {
@@ -124,7 +126,7 @@ impl<'a> Leveller<'a> {
     }
 }
 
-/// A row, from its start on; what moves on from the last is nothing.
+/// Reconstructs a chain from its start; the last target has no class that moves on.
 fn back(end: u32, start: u32, from: &HashMap<u32, (u32, u32)>) -> Vec<(u32, u32)> {
     let mut row = vec![(end, u32::MAX)];
     let mut at = end;

@@ -1,13 +1,13 @@
-//! Lustre's layouts, byte by byte: what the attribute `lustre.lov` holds.
+//! Lustre's layouts, byte by byte: the value of the attribute `lustre.lov`.
 //!
-//! All numbers are in the machine's own order. What a layout holds besides what is understood here is kept, so that what
-//! is read is written again as it was.
+//! All numbers are in native byte order. Fields that this module does not interpret are kept, so that a
+//! parsed layout encodes to the same bytes.
 
 use std::fmt;
 
-/// The attribute.
+/// The name of the attribute.
 pub const ATTRIBUTE: &str = "lustre.lov";
-/// The longest attribute there is.
+/// Largest attribute value.
 pub const LONGEST: usize = 64 << 10;
 
 const V1: u32 = 0x0BD1_0BD0;
@@ -18,15 +18,15 @@ const HEADER: usize = 32;
 const POOL: usize = 16;
 const OBJECT: usize = 24;
 const ENTRY: usize = 48;
-/// Stripes one after the other, over targets in turn.
+/// RAID-0: stripes round-robin over targets.
 const RAID0: u32 = 1;
-/// Lustre chooses where a file begins.
+/// Lustre chooses the first target.
 const ANYWHERE: u16 = 0xffff;
-/// The objects of a part are there.
+/// The component's objects exist.
 const INIT: u32 = 0x10;
 const EOF: u64 = u64::MAX;
 
-/// Which of the plain layouts.
+/// Version of a plain layout.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Version {
     /// Without a pool.
@@ -34,112 +34,114 @@ pub enum Version {
     V1,
     /// With a pool.
     V3,
-    /// With a pool, and targets that were asked for.
+    /// With a pool, and with requested targets.
     Specific,
 }
 
 /// An object on a target.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Object {
-    /// Its name, two numbers.
+    /// Its id.
     pub id: [u64; 2],
-    /// Which of all targets with this number.
+    /// Generation of the target index.
     pub generation: u32,
-    /// The number of its target.
+    /// The index of its target.
     pub target: u32,
 }
 
-/// Stripes over targets.
+/// A plain layout: stripes over targets.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plain {
-    /// How it is written.
+    /// Its version.
     pub version: Version,
-    /// How stripes follow each other.
+    /// The striping pattern.
     pub pattern: u32,
-    /// The file.
+    /// The file's id.
     pub id: [u64; 2],
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     pub size: u32,
-    /// Over how many targets.
+    /// Stripe count.
     pub count: u16,
-    /// Where it begins, or how often it has changed.
+    /// First target index, or the layout generation.
     pub offset: u16,
-    /// The pool of targets, ended by a zero.
+    /// The pool name, terminated by a zero byte.
     pub pool: [u8; POOL],
-    /// The objects, if they are named.
+    /// The objects, if the layout names them.
     pub objects: Vec<Object>,
 }
 
-/// A part of a file that lies in its own way.
+/// A component of a composite layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its number.
+    /// Its id.
     pub id: u32,
     /// Flags.
     pub flags: u32,
-    /// Where it begins.
+    /// First byte.
     pub start: u64,
-    /// Where it ends; the largest number: where the file does.
+    /// One past the last byte; `u64::MAX`: to the end of the file.
     pub end: u64,
-    /// How often it has changed.
+    /// The layout generation.
     pub generation: u32,
-    /// When and by whom, and how it is packed: not looked at.
+    /// Timestamp, owner and compression: not interpreted.
     pub rest: [u8; 12],
-    /// How it lies.
+    /// Its striping.
     pub plain: Plain,
 }
 
-/// Parts of a file that lie in different ways.
+/// A composite layout: components with different striping.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Composite {
-    /// How often it has changed.
+    /// The layout generation.
     pub generation: u32,
     /// Flags.
     pub flags: u16,
-    /// Mirrors, and padding: not looked at.
+    /// Mirrors and padding: not interpreted.
     pub rest: [u8; 16],
-    /// The parts.
+    /// The components.
     pub entries: Vec<Entry>,
 }
 
 /// A layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lov {
-    /// One way for all of the file.
+    /// One striping for the whole file.
     Plain(Plain),
-    /// Several.
+    /// Components.
     Composite(Composite),
 }
 
-/// Why bytes are no layout.
+/// Why bytes are not a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
-    /// They end too early, or too late.
+    /// They are too short or too long.
     Length(usize),
-    /// They begin with this number.
+    /// They begin with an unknown magic number.
     Magic(u32),
-    /// They contradict themselves.
+    /// They are inconsistent.
     Nonsense(&'static str),
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unreadable::Length(length) => write!(f, "{length} bytes are no whole layout"),
-            Unreadable::Magic(magic) => write!(f, "{magic:#010x} is no layout that is known here"),
-            Unreadable::Nonsense(what) => write!(f, "the layout contradicts itself: {what}"),
+            Unreadable::Length(length) => {
+                write!(f, "the layout is truncated or has trailing bytes: {length} bytes")
+            }
+            Unreadable::Magic(magic) => write!(f, "unknown layout magic {magic:#010x}"),
+            Unreadable::Nonsense(what) => write!(f, "the layout is inconsistent: {what}"),
         }
     }
 }
 
 impl Lov {
-    /// Stripes on these targets and no others.
+    /// Stripes on exactly these targets.
     #[must_use]
     pub fn specific(targets: &[u32], size: u32) -> Lov {
         Lov::Plain(Plain::specific(targets, size))
     }
 
-    /// Parts, each with its end (`None`: the file's), on these targets and no others.
+    /// Components, each with its end (`None`: the end of the file), on exactly these targets.
     #[must_use]
     pub fn growing(parts: &[(Option<u64>, Vec<u32>, u32)]) -> Lov {
         let mut start = 0;
@@ -153,7 +155,7 @@ impl Lov {
         Lov::Composite(Composite { generation: 0, flags: 0, rest: [0; 16], entries })
     }
 
-    /// The bytes.
+    /// Encodes the layout.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
@@ -162,7 +164,7 @@ impl Lov {
         }
     }
 
-    /// A layout out of bytes.
+    /// Decodes a layout.
     pub fn parse(bytes: &[u8]) -> Result<Lov, Unreadable> {
         match Reader(bytes).u32()? {
             COMPOSITE => Composite::parse(bytes).map(Lov::Composite),
@@ -170,7 +172,7 @@ impl Lov {
         }
     }
 
-    /// How many bytes the layout has that these begin with, if it is one that names its objects.
+    /// Total length of the layout that these bytes begin with, if it names its objects.
     #[must_use]
     pub fn length(bytes: &[u8]) -> Option<usize> {
         let mut reader = Reader(bytes);
@@ -184,7 +186,7 @@ impl Lov {
         Some(before + OBJECT * usize::from(count))
     }
 
-    /// What is different in a layout that was read back from this one that was asked for; nothing if it has taken.
+    /// How a layout that was read back differs from this requested one; `None` if it was applied.
     #[must_use]
     pub fn unlike(&self, found: &Lov) -> Option<String> {
         match (self, found) {
@@ -193,10 +195,10 @@ impl Lov {
                 let extents =
                     |of: &Composite| of.entries.iter().map(|e| (e.start, e.end)).collect::<Vec<_>>();
                 if extents(asked) != extents(found) {
-                    return Some(format!("parts {:?} in the place of {:?}", extents(found), extents(asked)));
+                    return Some(format!("components {:?} instead of {:?}", extents(found), extents(asked)));
                 }
                 asked.entries.iter().zip(&found.entries).find_map(|(asked, found)| {
-                    // What was not written to yet has no objects.
+                    // A component that was never written has no objects.
                     let started = found.flags & INIT != 0 || !found.plain.objects.is_empty();
                     if started {
                         asked.plain.unlike(&found.plain)
@@ -205,12 +207,12 @@ impl Lov {
                     }
                 })
             }
-            (Lov::Plain(_), Lov::Composite(_)) => Some("parts in the place of one layout".to_owned()),
-            (Lov::Composite(_), Lov::Plain(_)) => Some("one layout in the place of parts".to_owned()),
+            (Lov::Plain(_), Lov::Composite(_)) => Some("components instead of a plain layout".to_owned()),
+            (Lov::Composite(_), Lov::Plain(_)) => Some("a plain layout instead of components".to_owned()),
         }
     }
 
-    /// The targets of a file in the order of its stripes, with the size of those, if it lies in one way that is known.
+    /// The targets of a file in the order of its stripes, and the stripe size, if the layout is plain RAID-0.
     #[must_use]
     pub fn stripes(&self) -> Option<(Vec<u32>, u64)> {
         match self {
@@ -222,7 +224,7 @@ impl Lov {
         }
     }
 
-    /// The target that holds an offset, if an object is there.
+    /// The target that holds an offset, if its object exists.
     #[must_use]
     pub fn target_at(&self, offset: u64) -> Option<u32> {
         let plain = match self {
@@ -256,7 +258,7 @@ impl Plain {
     fn unlike_shape(&self, found: &Plain) -> Option<String> {
         let shape = |of: &Plain| (of.count, of.size);
         (shape(self) != shape(found)).then(|| {
-            format!("{} × {} bytes in the place of {} × {}", found.count, found.size, self.count, self.size)
+            format!("{} × {} bytes instead of {} × {}", found.count, found.size, self.count, self.size)
         })
     }
 
@@ -264,7 +266,7 @@ impl Plain {
         let targets = |of: &Plain| of.objects.iter().map(|object| object.target).collect::<Vec<u32>>();
         self.unlike_shape(found).or_else(|| {
             let (asked, found) = (targets(self), targets(found));
-            (asked != found).then(|| format!("targets {found:?} in the place of {asked:?}"))
+            (asked != found).then(|| format!("targets {found:?} instead of {asked:?}"))
         })
     }
 
@@ -320,7 +322,7 @@ impl Plain {
         match plain.objects.len() {
             0 => Ok(plain),
             objects if objects == usize::from(plain.count) => Ok(plain),
-            _ => Err(Unreadable::Nonsense("as many objects as stripes, or none")),
+            _ => Err(Unreadable::Nonsense("the object count differs from the stripe count")),
         }
     }
 }
@@ -368,10 +370,10 @@ impl Composite {
             let (offset, size) = (reader.u32()? as usize, reader.u32()? as usize);
             let (generation, rest) = (reader.u32()?, reader.array()?);
             if offset != next {
-                return Err(Unreadable::Nonsense("parts follow each other"));
+                return Err(Unreadable::Nonsense("components are not contiguous"));
             }
             if start >= end {
-                return Err(Unreadable::Nonsense("a part ends behind its beginning"));
+                return Err(Unreadable::Nonsense("a component ends before it begins"));
             }
             next = offset + size;
             let plain = bytes.get(offset..next).ok_or(Unreadable::Length(bytes.len()))?;
@@ -414,7 +416,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_dice::{Seeded, mutate, rounds};
+    use forebay_testkit::{Seeded, mutate, rounds};
 
     fn hex(bytes: &[u8]) -> String {
         bytes
@@ -441,10 +443,10 @@ mod tests {
         }
     }
 
-    /// As the structures of Lustre's user header lie in memory on a machine of little numbers first.
+    /// As the structures of Lustre's user header lie in memory on a little-endian machine.
     #[cfg(target_endian = "little")]
     #[test]
-    fn layouts_are_these_bytes() {
+    fn layouts_encode_to_lustre_bytes() {
         let v1 = "d00bd10b01000000 0700000000000000 0800000000000000 0000100002000300 \
                   1500000000000000 0000000000000000 0000000005000000 \
                   1600000000000000 0000000000000000 0000000009000000";
@@ -469,10 +471,10 @@ mod tests {
     }
 
     #[test]
-    fn the_target_of_an_offset_is_found() {
+    fn target_of_an_offset_is_found() {
         let mut growing = Lov::growing(&[(Some(1 << 20), vec![4], 65_536), (None, vec![6, 5], 65_536)]);
         assert_eq!(Lov::specific(&[3, 8], 65_536).target_at(65_536 * 3), Some(8));
-        assert_eq!(growing.target_at(5), None, "nothing is there yet");
+        assert_eq!(growing.target_at(5), None, "no object exists yet");
         if let Lov::Composite(composite) = &mut growing {
             composite.entries.iter_mut().for_each(|entry| entry.flags = INIT);
         }
@@ -481,37 +483,44 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_take_is_told() {
+    fn layout_that_was_not_applied_is_reported() {
         let asked = Lov::specific(&[3, 8], 65_536);
         assert_eq!(asked.unlike(&asked.clone()), None);
         let mut taken = plain(Version::V3);
         (taken.size, taken.objects) = (65_536, vec![object(1, 3), object(2, 8)]);
-        assert_eq!(asked.unlike(&Lov::Plain(taken.clone())), None, "the answer is written in another way");
+        assert_eq!(
+            asked.unlike(&Lov::Plain(taken.clone())),
+            None,
+            "the layout that was read back has another version"
+        );
         taken.objects[1].target = 9;
         let why = asked.unlike(&Lov::Plain(taken)).expect("another target");
-        assert_eq!(why, "targets [3, 9] in the place of [3, 8]");
+        assert_eq!(why, "targets [3, 9] instead of [3, 8]");
         let why = asked.unlike(&Lov::specific(&[3], 1 << 20)).expect("another shape");
-        assert_eq!(why, "1 × 1048576 bytes in the place of 2 × 65536");
+        assert_eq!(why, "1 × 1048576 bytes instead of 2 × 65536");
         let growing = Lov::growing(&[(Some(1 << 20), vec![4], 65_536), (None, vec![6, 5], 65_536)]);
         assert!(asked.unlike(&growing).is_some() && growing.unlike(&asked).is_some());
         assert_eq!(growing.unlike(&growing.clone()), None);
     }
 
     #[test]
-    fn bytes_that_are_no_layout_are_refused() {
+    fn malformed_layouts_are_refused() {
         let good = Lov::Plain(plain(Version::V1)).encode();
         for cut in [0, 3, 31, 33, good.len() - 1] {
             assert!(Lov::parse(&good[..cut]).is_err(), "{cut}");
         }
         assert_eq!(Lov::parse(&good[..32]).expect("without objects").stripes(), None);
-        assert_eq!(Lov::parse(&good[..56]), Err(Unreadable::Nonsense("as many objects as stripes, or none")));
+        assert_eq!(
+            Lov::parse(&good[..56]),
+            Err(Unreadable::Nonsense("the object count differs from the stripe count"))
+        );
         let foreign = 0x0BD7_0BD0_u32.to_ne_bytes();
         assert_eq!(Lov::parse(&foreign), Err(Unreadable::Magic(0x0BD7_0BD0)));
         assert_eq!((Lov::length(&foreign), Lov::length(&good[..8]), Lov::length(&[])), (None, None, None));
     }
 
     #[test]
-    fn random_bytes_are_read_as_they_are_written_or_refused() {
+    fn random_layouts_round_trip_or_are_refused() {
         let seeded = Seeded::new();
         let layouts = [
             Lov::Plain(plain(Version::V1)),
@@ -527,17 +536,17 @@ mod tests {
         });
         let mut read = 0;
         for round in rounds(20_000) {
-            let mut dice = seeded.dice(round);
-            let mut bytes = dice.pick(&samples).clone();
-            let other = dice.pick(&samples);
-            mutate(&mut bytes, other, &mut dice);
+            let mut rng = seeded.rng(round);
+            let mut bytes = rng.pick(&samples).clone();
+            let other = rng.pick(&samples);
+            mutate(&mut bytes, other, &mut rng);
             if let Ok(lov) = Lov::parse(&bytes) {
                 read += 1;
                 assert_eq!(lov.encode(), bytes, "round {round}");
                 let named = |target: u32| bytes.windows(4).any(|word| word == target.to_ne_bytes());
-                assert!(lov.target_at(dice.next()).is_none_or(named), "round {round}");
+                assert!(lov.target_at(rng.next()).is_none_or(named), "round {round}");
             }
         }
-        assert!(read > 0, "nothing that was bent could be read");
+        assert!(read > 0, "no mutated layout could be parsed");
     }
 }

@@ -1,9 +1,9 @@
-//! How even it came out.
+//! Load and imbalance of a placement.
 
 use super::ledger::Path;
 use super::topology::Topology;
 
-/// Stripes on each resource; a shared one counts once on each router its writers go through.
+/// Stripes on each resource; a shared stripe counts once on each router that its writers use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Load {
     /// By the number of the router.
@@ -35,7 +35,7 @@ impl Load {
     }
 }
 
-/// How much more the busiest has than it would if all had as much as they can take: 0 is perfect, 1 is twice as much.
+/// Excess load of the busiest resource over a perfectly proportional one: 0 is perfect, 1 is twice as much.
 #[must_use]
 pub fn imbalance(load: &[u64], capacities: &[f64]) -> f64 {
     let (work, capacity) = (load.iter().sum::<u64>() as f64, capacities.iter().sum::<f64>());
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_tells() {
+    fn imbalance_is_that_of_the_busiest_resource() {
         for (load, capacities, found) in [
             (&[1, 1, 1][..], &[1.0, 1.0, 1.0][..], 0.0),
             (&[2, 0], &[1.0, 1.0], 1.0),

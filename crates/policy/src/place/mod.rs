@@ -1,28 +1,28 @@
-//! Over which targets a new file lies, so that no job piles its files on a few of them.
+//! Placement of new files over targets, so that a job spreads its files evenly.
 //!
-//! A writer reaches a target through routers and the server that has it. The cost of such a path is Σ wᵢ·Rᵢ over its
-//! resources, where Rᵢ is what the job has already put on a resource in proportion to its capacity; each file, or each
-//! stripe of a shared one, takes the cheapest path there is.
+//! A writer reaches a target through routers and the server that has the target. The cost of such a path is Σ
+//! wᵢ·Rᵢ over its resources, where Rᵢ is the job's load on a resource in proportion to the resource's
+//! capacity. Each file, or each stripe of a shared file, takes the cheapest path.
 //!
 //! ```text
-//! topology   what leads where, checked
-//! weigh      what each resource counts
-//! ledger     what a job has put where; the cheapest path for the next
-//! level      the files of a whole job at once, as level as the topology allows
-//! pattern    how many stripes, of which size, for which writers
-//! job        a whole job
-//! setting    what a program is told that places its own files
-//! contend    how long writing takes where resources are shared
-//! lov        layouts as Lustre writes them
-//! measure    how even it came out
+//! topology   routers, servers, targets and clients, checked
+//! weigh      weight of each kind of resource
+//! ledger     a job's load per resource; the cheapest path for the next file
+//! level      evens out the files of a whole job, as far as the topology allows
+//! pattern    stripe count and stripe size for a set of writers
+//! job        places all files of a job
+//! setting    settings for a program that places its own files
+//! contend    time that writing takes on shared resources
+//! lov        Lustre's layout format
+//! measure    load and imbalance
 //! ```
 //!
-//! **Invariant**: a file is only ever placed on targets that are active, have room and are reached by all who write
-//! there; equal inputs have equal results, whoever computes them, so that the processes of a job need not speak to each
-//! other.
+//! **Invariant**: a file is only placed on targets that are active, have enough free space and are reachable
+//! by all its writers. Equal inputs give equal results in every process, so the processes of a job need not
+//! communicate.
 //!
-//! **Deliberately absent**: what other jobs do (each is told what it did itself, and equal costs are decided differently
-//! for each), the making of files, names of file systems.
+//! **Deliberately absent**: the load of other jobs (a job knows only its own load, and each job breaks ties
+//! differently), the creation of files, names of file systems.
 
 mod contend;
 mod job;

@@ -1,100 +1,100 @@
-//! How many stripes, of which size.
+//! Stripe count and stripe size.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Ends of the first parts of a file of unknown size, and over how many targets they lie.
+/// Ends of the first components of a file of unknown size, and their stripe counts.
 const GROWTH: [(u64, u32); 2] = [(4 << 20, 1), (256 << 20, 4)];
 
-/// What a back end accepts.
+/// Limits of a back end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// Most targets of one file.
+    /// Largest stripe count.
     pub stripes: u32,
     /// Stripe sizes are multiples of this.
     pub unit: u64,
     /// The largest stripe.
     pub largest: u64,
-    /// The stripe of a file of which nothing else is known.
+    /// Default stripe size.
     pub usual: u64,
-    /// Whether a file can lie otherwise from some offset on.
+    /// Whether the striping can change at an offset (progressive layouts).
     pub progressive: bool,
 }
 
 impl Limits {
-    /// What Lustre accepts: its stripe size is a number of 32 bits and a multiple of 64 KiB.
+    /// Lustre's limits: its stripe size is a 32-bit number and a multiple of 64 KiB.
     pub const LUSTRE: Limits =
         Limits { stripes: 2000, unit: 64 << 10, largest: 0xffff_0000, usual: 1 << 20, progressive: true };
-    /// What a stripe set of our own accepts.
+    /// Limits of Forebay's own stripe sets.
     pub const STRIPES: Limits =
         Limits { stripes: 1024, unit: 4096, largest: 1 << 40, usual: 1 << 20, progressive: false };
 
-    /// The size of a stripe that is accepted and not smaller, if there is one.
+    /// The smallest accepted stripe size that is not smaller than `size`, if there is one.
     pub(super) fn accepted(self, size: u64) -> u64 {
         size.div_ceil(self.unit).saturating_mul(self.unit).clamp(self.unit, self.largest)
     }
 }
 
-/// Who writes which file.
+/// How writers map to files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Pattern {
-    /// Each writer its own (N:N).
+    /// Each writer has its own file (N:N).
     PerProcess,
-    /// All one (N:1).
+    /// All writers share one file (N:1).
     Shared,
-    /// So many at a time one (N:M).
+    /// Groups of this many writers share a file (N:M).
     Grouped(u32),
 }
 
-/// Stripes of one size, dealt in turn.
+/// Stripes of one size, round-robin over targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stripes {
-    /// The targets, in the order of their stripes; as the topology numbers them.
+    /// The targets, in the order of their stripes, by their number in the topology.
     pub targets: Vec<u32>,
-    /// Bytes in a stripe.
+    /// Stripe size in bytes.
     pub size: u64,
 }
 
-/// A part of a file that lies in its own way.
+/// A component of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Component {
-    /// Where it ends; `None`: where the file does.
+    /// Its end; `None`: the end of the file.
     pub end: Option<u64>,
-    /// How it lies.
+    /// Its striping.
     pub stripes: Stripes,
 }
 
-/// How a file lies.
+/// Layout of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// In one way.
+    /// One striping.
     Striped(Stripes),
-    /// Over more targets the longer it grows.
+    /// More targets as the file grows.
     Progressive(Vec<Component>),
-    /// As the back end likes.
+    /// The back end's default.
     Usual,
 }
 
-/// What was decided because something was not known or not possible.
+/// A fallback that was taken because something was unknown or impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Note {
     /// Fewer stripes than writers.
     Narrowed {
-        /// One for each writer.
+        /// Number of writers.
         wanted: u32,
-        /// So many there are.
+        /// Number of stripes.
         given: u32,
     },
-    /// The largest stripe is too small: stripes go round.
+    /// The largest stripe is too small: stripes wrap around.
     Wraps {
-        /// What it would have taken.
+        /// Stripe size that would avoid it.
         wanted: u64,
-        /// What there is.
+        /// Stripe size in use.
         given: u64,
     },
-    /// Nobody knows how large the file will be: it lies over more targets the longer it grows.
+    /// The file size is unknown: the layout uses more targets as the file grows.
     Grows,
-    /// Nobody knows how large the file will be, and the back end has one way for all of it.
+    /// The file size is unknown, and the back end supports one striping only.
     Usual,
 }
 
@@ -104,24 +104,24 @@ impl fmt::Display for Note {
             Note::Narrowed { wanted, given } => {
                 write!(
                     f,
-                    "{given} stripes for {wanted} writers: more targets are not allowed, or not reached"
+                    "{given} stripes for {wanted} writers: the limits or the topology allow no more targets"
                 )
             }
             Note::Wraps { wanted, given } => {
                 write!(
                     f,
-                    "stripes of {given} bytes go round: {wanted} bytes were needed, but are not allowed"
+                    "stripes of {given} bytes wrap around: the back end does not allow the needed {wanted} bytes"
                 )
             }
             Note::Grows => {
-                write!(f, "the size is not known: the file lies over more targets the longer it grows")
+                write!(f, "the file size is unknown: the layout uses more targets as the file grows")
             }
-            Note::Usual => write!(f, "the size is not known: the file lies as the back end likes"),
+            Note::Usual => write!(f, "the file size is unknown: the file gets the back end's default layout"),
         }
     }
 }
 
-/// Stripes that are still without targets.
+/// Stripes without targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Outline {
     pub(super) count: u32,
@@ -129,19 +129,20 @@ pub(super) struct Outline {
     pub(super) note: Option<Note>,
 }
 
-/// What was asked for besides the pattern.
+/// Requested stripe count and size.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Wish {
+pub(super) struct StripeHint {
     pub(super) count: Option<u32>,
     pub(super) size: Option<u64>,
 }
 
-/// A stripe for each writer, or for as few of them as the limits need, so large that none goes round.
-pub(super) fn outline(limits: &Limits, writers: u32, bytes: u64, most: u32, wish: Wish) -> Outline {
+/// One stripe per writer, or for as few writers as the limits allow, large enough that stripes do not wrap
+/// around.
+pub(super) fn outline(limits: &Limits, writers: u32, bytes: u64, most: u32, hint: StripeHint) -> Outline {
     let writers = writers.max(1);
-    let wanted = wish.count.unwrap_or(writers).max(1);
+    let wanted = hint.count.unwrap_or(writers).max(1);
     let most = most.min(limits.stripes).max(1);
-    let (count, each) = match wish.count {
+    let (count, each) = match hint.count {
         Some(count) => (count.min(most), bytes.div_ceil(u64::from(count.min(most)))),
         None => {
             let together = writers.div_ceil(writers.min(most));
@@ -150,8 +151,8 @@ pub(super) fn outline(limits: &Limits, writers: u32, bytes: u64, most: u32, wish
         }
     };
     let needed = each.div_ceil(limits.unit).saturating_mul(limits.unit);
-    let size = limits.accepted(wish.size.unwrap_or(each));
-    let note = if wish.size.is_none() && needed > limits.largest {
+    let size = limits.accepted(hint.size.unwrap_or(each));
+    let note = if hint.size.is_none() && needed > limits.largest {
         Some(Note::Wraps { wanted: needed, given: size })
     } else if count < wanted {
         Some(Note::Narrowed { wanted, given: count })
@@ -161,7 +162,7 @@ pub(super) fn outline(limits: &Limits, writers: u32, bytes: u64, most: u32, wish
     Outline { count, size, note }
 }
 
-/// The parts of a shared file of unknown size: ends, and numbers of stripes.
+/// The components of a shared file of unknown size: ends and stripe counts.
 pub(super) fn growth(limits: &Limits, count: u32) -> Vec<(Option<u64>, u32)> {
     let first = GROWTH.iter().filter(|(_, stripes)| *stripes < count && limits.progressive);
     first.map(|&(end, stripes)| (Some(end), stripes)).chain([(None, count)]).collect()
@@ -174,7 +175,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn a_stripe_for_each_writer_and_none_goes_round() {
+    fn each_writer_gets_a_stripe_that_does_not_wrap_around() {
         // writers, bytes, most targets → count, size
         for (writers, bytes, most, count, size) in [
             (1, 5, 10, 1, 65_536),
@@ -185,16 +186,16 @@ mod tests {
             (4096, 4 * GIB, 2016, 1366, 3 << 20),
             (4, 0, 10, 4, 65_536),
         ] {
-            let found = outline(&Limits::LUSTRE, writers, bytes, most, Wish::default());
+            let found = outline(&Limits::LUSTRE, writers, bytes, most, StripeHint::default());
             assert_eq!((found.count, found.size), (count, size), "{writers} writers, {bytes} bytes");
             assert!(u64::from(found.count) * found.size >= bytes, "{found:?}");
             let block = bytes.div_ceil(u64::from(writers));
             let together = u64::from(writers.div_ceil(count));
             assert!(found.size >= block * together, "a writer's block goes over more than its stripe");
         }
-        let wide = outline(&Limits::LUSTRE, 2, 16 * GIB, 9, Wish::default());
+        let wide = outline(&Limits::LUSTRE, 2, 16 * GIB, 9, StripeHint::default());
         assert_eq!(wide.note, Some(Note::Wraps { wanted: 8 * GIB, given: 0xffff_0000 }));
-        let asked = Wish { count: Some(12), size: Some(3 << 20) };
+        let asked = StripeHint { count: Some(12), size: Some(3 << 20) };
         assert_eq!(outline(&Limits::LUSTRE, 2, 16 * GIB, 9, asked).count, 9);
         assert_eq!(
             outline(&Limits::LUSTRE, 2, 16 * GIB, 90, asked),
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_lies_over_more_and_more() {
+    fn growing_file_uses_more_targets() {
         let ends = |count| growth(&Limits::LUSTRE, count).iter().map(|part| part.1).collect::<Vec<_>>();
         assert_eq!(ends(1), [1]);
         assert_eq!(ends(3), [1, 3]);

@@ -1,4 +1,4 @@
-//! What a program is told that places its own files.
+//! Settings for a program that places its own files.
 
 use super::pattern::Limits;
 use super::topology::Description;
@@ -6,39 +6,39 @@ use super::weigh::Weights;
 use forebay_model::Job;
 use serde::{Deserialize, Serialize};
 
-/// The variable that names the file with the setting.
+/// The environment variable that names the settings file.
 pub const SETTING: &str = "FOREBAY_PLACE";
 
-/// Everything a process must know to place its files.
+/// Settings that a process needs to place its files.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Setting {
-    /// Files below this are placed.
+    /// Placement applies to files below this path.
     pub prefix: Vec<u8>,
-    /// The file system.
+    /// The topology of the file system.
     pub description: Description,
-    /// What each resource counts.
+    /// Weight of each kind of resource.
     pub weights: Weights,
-    /// What the file system accepts.
+    /// Limits of the file system.
     pub limits: Limits,
-    /// The job, by which equal costs are decided.
+    /// The job, which breaks ties.
     pub job: u64,
-    /// A file with a counter, by which processes without a rank take turns.
+    /// A file with a counter, from which processes without a rank take turns.
     pub turns: Option<Vec<u8>>,
-    /// A running Forebay that counts turns for processes on all machines, if one was named.
+    /// A running Forebay that counts turns for processes on all machines, if configured.
     pub service: Option<Service>,
-    /// Where each file's layout and all trouble is told; standard error has only the first trouble.
+    /// Log of each file's layout and of all errors; standard error gets only the first error.
     pub log: Option<Vec<u8>>,
-    /// Where counters are added when the process ends.
+    /// File that the process adds its counters to when it ends.
     pub counts: Option<Vec<u8>>,
 }
 
 /// A running Forebay.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
-    /// Where it listens: `unix:/path` or `tcp:host:port`.
+    /// Its address: `unix:/path` or `tcp:host:port`.
     pub address: String,
     /// Its key file, for TCP.
     pub key: Option<Vec<u8>>,
-    /// Whose job this is.
+    /// The job and its user.
     pub job: Job,
 }

@@ -1,4 +1,4 @@
-//! What leads where: clients, routers, servers, targets.
+//! Topology: clients, routers, servers, targets.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -6,22 +6,22 @@ use std::fmt;
 
 /// Most routers, servers, targets or clients.
 const MOST: usize = 1 << 20;
-/// Most ways that are remembered: kinds of clients times servers.
+/// Most stored paths: client classes times servers.
 const MOST_WAYS: usize = 1 << 26;
 
-/// What work counts on what can take none.
+/// Cost on a resource without capacity.
 const NEVER: f64 = 1e18;
 
-/// What people say about a file system, unchecked.
+/// Description of a file system, not yet checked.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Description {
-    /// What passes requests on. Without any, clients reach all servers.
+    /// Routers between clients and servers. Without any, clients reach all servers.
     pub routers: Vec<Router>,
-    /// Who has targets.
+    /// The storage servers.
     pub servers: Vec<Server>,
-    /// Where bytes end up.
+    /// The storage targets.
     pub targets: Vec<Target>,
-    /// Who writes. Others may, too: they reach all routers equally well.
+    /// Clients. A client that is not listed reaches all routers equally well.
     pub clients: Vec<Client>,
 }
 
@@ -30,9 +30,9 @@ pub struct Description {
 pub struct Router {
     /// Its name.
     pub name: String,
-    /// What it can take, compared with others.
+    /// Its capacity, relative to other routers.
     pub capacity: f64,
-    /// The servers and routers behind it; `None`: all servers.
+    /// The servers and routers it leads to; `None`: all servers.
     pub leads_to: Option<Vec<String>>,
 }
 
@@ -41,19 +41,19 @@ pub struct Router {
 pub struct Server {
     /// Its name.
     pub name: String,
-    /// What it can take, compared with others; as much as its targets if not given.
+    /// Its capacity, relative to other servers; the sum of its targets if not given.
     pub capacity: Option<f64>,
 }
 
 /// Whether a target may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum State {
-    /// It may.
+    /// It may be used.
     #[default]
     Active,
-    /// It does not answer.
+    /// It does not respond.
     Inactive,
-    /// Somebody said it must not.
+    /// An administrator excluded it.
     Excluded,
 }
 
@@ -64,11 +64,11 @@ pub struct Target {
     pub name: String,
     /// The server that has it.
     pub server: String,
-    /// Its number in the file system.
+    /// Its index in the file system.
     pub index: u32,
-    /// What it can take, compared with others.
+    /// Its capacity, relative to other targets.
     pub capacity: f64,
-    /// Bytes it has room for, if known.
+    /// Free bytes, if known.
     pub free: Option<u64>,
     /// Whether it may be used.
     pub state: State,
@@ -77,11 +77,11 @@ pub struct Target {
 /// Which routers a client goes through.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Routers {
-    /// All, equally near.
+    /// All, at the same distance.
     Any,
-    /// This one; others where it does not lead.
+    /// This one; others for servers it does not lead to.
     Preferred(String),
-    /// These and no others, the nearest that leads to a server first.
+    /// Only these, with distances; the nearest one that leads to a server is used.
     Near(Vec<(String, u32)>),
 }
 
@@ -105,16 +105,16 @@ pub enum Part {
     Target(usize),
     /// The client with this number.
     Client(usize),
-    /// All of it.
+    /// The whole description.
     Whole,
 }
 
-/// What is wrong with a description, and where.
+/// An error in a description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flaw {
-    /// Where.
+    /// The part of the description.
     pub part: Part,
-    /// Which of its fields.
+    /// The field.
     pub key: &'static str,
     /// What is wrong with it.
     pub what: String,
@@ -126,17 +126,17 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// One way through routers, the nearest to the client first; empty where clients reach servers directly.
+/// A path through routers, the nearest to the client first; empty where clients reach servers directly.
 pub(super) type Chain = Vec<u32>;
 
-/// Servers that are reached by the same equally good ways.
+/// Servers that the same equally near chains reach.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     pub(super) chains: Vec<Chain>,
     pub(super) servers: Vec<u32>,
 }
 
-/// Clients that are in the same place.
+/// Clients with the same paths.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
     pub(super) gates: Vec<Gate>,
@@ -144,10 +144,10 @@ pub(super) struct Class {
     pub(super) gate_of: Vec<Option<u32>>,
 }
 
-/// A kind of resource: what one unit of work counts on each of them.
+/// Cost of one unit of work on each resource of a kind.
 pub(super) type Tariff = Vec<f64>;
 
-/// The share of its kind that each resource can take.
+/// The share of its kind's capacity that each resource has.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Capacities {
     /// By the number of the router.
@@ -158,13 +158,13 @@ pub struct Capacities {
     pub target: Vec<f64>,
 }
 
-/// A description that makes sense, in numbers.
+/// A checked description, indexed by number.
 #[derive(Clone, Debug)]
 pub struct Topology {
     pub(super) router: Tariff,
     pub(super) server: Tariff,
     pub(super) target: Tariff,
-    /// By room left; the same as `target` where nobody knows.
+    /// By free space; the same as `target` where that is unknown.
     pub(super) space: Tariff,
     pub(super) server_of: Vec<u32>,
     pub(super) usable: Vec<bool>,
@@ -176,7 +176,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// A description, checked.
+    /// Checks a description.
     pub fn new(description: Description) -> Result<Topology, Flaw> {
         let names = Names::of(&description)?;
         check_amounts(&description)?;
@@ -190,7 +190,7 @@ impl Topology {
         let clients = names.clients.iter().map(|(name, &number)| ((*name).to_owned(), number)).collect();
         let usable: Vec<bool> =
             description.targets.iter().map(|target| target.state == State::Active).collect();
-        // What may not be used takes nothing, and its server so much less.
+        // Unusable targets have no capacity, and their server has that much less.
         let capacity = |(target, usable): (&Target, &bool)| if *usable { target.capacity } else { 0.0 };
         let capacities: Vec<f64> = description.targets.iter().zip(&usable).map(capacity).collect();
         let mut behind = vec![0.0; description.servers.len()];
@@ -217,7 +217,7 @@ impl Topology {
         })
     }
 
-    /// A file system of which nothing is known but how many targets it has.
+    /// A file system of which only the number of targets is known.
     #[must_use]
     pub fn flat(targets: u32) -> Topology {
         let target = |index| Target {
@@ -231,31 +231,31 @@ impl Topology {
         let servers = vec![Server { name: "server0".to_owned(), capacity: None }];
         let targets = (0..targets.min(MOST as u32)).map(target).collect();
         let flat = Description { servers, targets, ..Description::default() };
-        Topology::new(flat).expect("names of our own are all different")
+        Topology::new(flat).expect("generated names are unique")
     }
 
-    /// What it was made from.
+    /// The description it was made from.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// What each resource can take, compared with others of its kind.
+    /// Capacity of each resource relative to its kind.
     #[must_use]
     pub fn capacities(&self) -> Capacities {
-        // A kind's tariff is the sum of its capacities over each.
+        // A resource's tariff is the kind's total capacity divided by its own.
         let share = |&count: &f64| if count < NEVER { 1.0 / count } else { 0.0 };
         let back = |tariff: &Tariff| tariff.iter().map(share).collect();
         Capacities { router: back(&self.router), server: back(&self.server), target: back(&self.target) }
     }
 
-    /// The number of a client, by its name.
+    /// The number of the client with this name.
     #[must_use]
     pub fn client(&self, name: &str) -> Option<u32> {
         self.clients.get(name).copied()
     }
 
-    /// Where a client is; whoever is not described reaches all routers equally well.
+    /// The class of a client; an unlisted client reaches all routers equally well.
     pub(super) fn class(&self, client: Option<u32>) -> u32 {
         match client {
             Some(client) => self.class_of[client as usize],
@@ -263,32 +263,33 @@ impl Topology {
         }
     }
 
-    /// The gate through which a client reaches a server.
+    /// The gate through which a client class reaches a server.
     pub(super) fn gate(&self, class: u32, server: u32) -> Option<&Gate> {
         let class = &self.classes[class as usize];
         class.gate_of[server as usize].map(|gate| &class.gates[gate as usize])
     }
 
-    /// The routers between a client and a target, as the network itself takes them: of several equally near ones always
-    /// the same. `None` if there is no way.
+    /// The routers between a client and a target as the network chooses them: of several equally near ones
+    /// always the same. `None` if there is no path.
     #[must_use]
     pub fn route(&self, client: u32, target: usize) -> Option<&[u32]> {
         let chains = &self.gate(self.class(Some(client)), self.server_of[target])?.chains;
         Some(&chains[client as usize % chains.len()])
     }
 
-    /// Whether a client reaches a target at all.
+    /// Whether a client reaches a target.
     #[must_use]
     pub fn reaches(&self, client: Option<u32>, target: usize) -> bool {
         self.gate(self.class(client), self.server_of[target]).is_some()
     }
 }
 
-/// What a unit of work counts on each resource of a kind: as much as on the whole kind if it had to be done by such a
-/// one alone. So evenly loaded kinds count the same, however many of them there are.
+/// Cost of a unit of work on each resource of a kind: the kind's total capacity over the resource's own. So
+/// evenly loaded kinds cost the same, however many resources they have.
 fn tariff(capacities: &[f64]) -> Tariff {
     let sum: f64 = capacities.iter().sum();
-    // What can take nothing costs more than anything, but no infinity, which would not add up.
+    // A resource without capacity costs more than any other, but a finite amount, so that sums stay
+    // comparable.
     capacities.iter().map(|&capacity| if capacity > 0.0 { sum / capacity } else { NEVER }).collect()
 }
 
@@ -306,19 +307,19 @@ impl Names<'_> {
         numbered(description.targets.iter().map(|target| &target.name), Part::Target)?;
         for (number, router) in description.routers.iter().enumerate() {
             if servers.contains_key(router.name.as_str()) {
-                let what = format!("\"{}\" is a router and a server", router.name);
+                let what = format!("\"{}\" is both a router and a server", router.name);
                 return Err(Flaw { part: Part::Router(number), key: "name", what });
             }
         }
         let mut indices = BTreeMap::new();
         for (number, target) in description.targets.iter().enumerate() {
             if let Some(other) = indices.insert(target.index, &target.name) {
-                let what = format!("\"{other}\" has the number {} already", target.index);
+                let what = format!("\"{other}\" already has the index {}", target.index);
                 return Err(Flaw { part: Part::Target(number), key: "index", what });
             }
         }
         if description.targets.is_empty() {
-            let what = "there are no targets: write each as a table headed [[target]]".to_owned();
+            let what = "no targets: add a [[target]] table for each".to_owned();
             return Err(Flaw { part: Part::Whole, key: "target", what });
         }
         Ok(Names { routers, servers, clients })
@@ -332,11 +333,11 @@ fn numbered<'a>(
     let mut numbers = HashMap::new();
     for (number, name) in names.enumerate() {
         let what = if numbers.insert(name.as_str(), number as u32).is_some() {
-            format!("\"{name}\" is there twice")
+            format!("\"{name}\" occurs twice")
         } else if number >= MOST {
-            format!("more than {MOST} of them")
+            format!("there are more than {MOST}")
         } else if name.is_empty() {
-            "a name is not empty".to_owned()
+            "the name is empty".to_owned()
         } else {
             continue;
         };
@@ -354,7 +355,7 @@ fn check_amounts(description: &Description) -> Result<(), Flaw> {
     match all.find(|(_, capacity)| !(capacity.is_finite() && *capacity > 0.0)) {
         None => Ok(()),
         Some((part, capacity)) => {
-            let what = format!("a capacity is a number above 0, not {capacity}");
+            let what = format!("{capacity} is not a capacity: it must be a number above 0");
             Err(Flaw { part, key: "capacity", what })
         }
     }
@@ -364,13 +365,13 @@ fn unknown(part: Part, key: &'static str, kind: &str, name: &str) -> Flaw {
     Flaw { part, key, what: format!("there is no {kind} \"{name}\"") }
 }
 
-/// For each router the servers behind it, with the routers on the way, itself first.
+/// For each router the servers it leads to, with the routers on the path, itself first.
 fn ways(description: &Description, names: &Names<'_>) -> Result<Vec<BTreeMap<u32, Chain>>, Flaw> {
     let mut ways: Vec<Option<BTreeMap<u32, Chain>>> = vec![None; description.routers.len()];
     for start in 0..description.routers.len() {
         follow(start, description, names, &mut ways, &mut Vec::new())?;
     }
-    Ok(ways.into_iter().map(|way| way.expect("every router was followed")).collect())
+    Ok(ways.into_iter().map(|way| way.expect("every router was visited")).collect())
 }
 
 fn follow(
@@ -388,9 +389,9 @@ fn follow(
         let round = above[place..].iter().chain([&router]).map(|&i| description.routers[i].name.as_str());
         return Err(flaw(format!("the routers lead in a circle: {}", round.collect::<Vec<_>>().join(" → "))));
     }
-    // Deeper than any fabric, and far from the end of the stack.
+    // Deeper than any fabric, and safe for the stack.
     if above.len() > 64 {
-        return Err(flaw("a way through more than 64 routers".to_owned()));
+        return Err(flaw("a path leads through more than 64 routers".to_owned()));
     }
     above.push(router);
     let mut reached = BTreeMap::new();
@@ -422,7 +423,7 @@ fn follow(
     Ok(())
 }
 
-/// Routers with their distance from a client; nearest first.
+/// Routers with their distance from a client, nearest first.
 type Near = Vec<(u32, u32)>;
 
 fn near(client: &Client, number: usize, description: &Description, names: &Names<'_>) -> Result<Near, Flaw> {
@@ -445,7 +446,7 @@ fn near(client: &Client, number: usize, description: &Description, names: &Names
     Ok(near)
 }
 
-/// The kinds of clients there are, the undescribed last, and which each client is.
+/// The client classes, that of unlisted clients last, and the class of each client.
 fn classes(
     description: &Description,
     names: &Names<'_>,
@@ -459,7 +460,7 @@ fn classes(
         let class = *known.entry(near.clone()).or_insert(next);
         if class == next {
             if classes.len() * servers > MOST_WAYS {
-                let what = "too many clients in different places: give them a router instead of distances";
+                let what = "too many clients with different distances: name a preferred router instead";
                 return Err(Flaw { part, key: "routers", what: what.to_owned() });
             }
             classes.push(class_from(&near, servers, ways));
@@ -475,8 +476,8 @@ fn classes(
     Ok((classes, class_of))
 }
 
-/// How servers are reached by whoever has these routers: each through the nearest that leads there, and of equally near
-/// ones by the shortest way.
+/// How a client with these routers reaches each server: through the nearest router that leads there, and
+/// among equally near ones by the shortest chain.
 fn class_from(near: &Near, servers: usize, ways: &[BTreeMap<u32, Chain>]) -> Class {
     let mut chosen: Vec<Option<(u32, Vec<Chain>)>> = vec![None; servers];
     if ways.is_empty() {
@@ -484,7 +485,7 @@ fn class_from(near: &Near, servers: usize, ways: &[BTreeMap<u32, Chain>]) -> Cla
     }
     let mut left = servers;
     for &(distance, router) in near {
-        // Nothing that is further away is better.
+        // Routers further away cannot be better.
         if left == 0 && chosen.iter().flatten().all(|(best, _)| *best < distance) {
             break;
         }

@@ -1,36 +1,36 @@
-//! What each resource of a path counts.
+//! Weights of the resources of a path.
 
 use serde::{Deserialize, Serialize};
 
-/// How far from one the sum of weights may be: what is left of numbers written with a few digits.
+/// Tolerance of the sum of weights, for values written with a few digits.
 const SLACK: f64 = 1e-6;
 
-/// The weight of each kind of resource on a path; together they are one.
+/// The weight of each kind of resource on a path; they sum to one.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Weights {
-    /// The busiest router on the way.
+    /// The busiest router on the path.
     pub router: f64,
     /// The server that has the target.
     pub server: f64,
     /// The target itself.
     pub target: f64,
-    /// The target again, in proportion to the room it has left.
+    /// The target, in proportion to its free space.
     pub space: f64,
 }
 
 impl Default for Weights {
-    /// Targets are what there is least of, and slowest; space does not count until somebody says so.
+    /// Targets are the scarcest and slowest resource; free space does not count by default.
     fn default() -> Weights {
         Weights { router: 0.25, server: 0.25, target: 0.5, space: 0.0 }
     }
 }
 
 impl Weights {
-    /// These, if they are weights: none negative, together one.
+    /// Checks that no weight is negative and that they sum to one.
     pub fn checked(self) -> Result<Weights, String> {
         let all = [self.router, self.server, self.target, self.space];
         if let Some(wrong) = all.iter().find(|weight| !(0.0..=1.0).contains(*weight)) {
-            return Err(format!("a weight is between 0 and 1, not {wrong}"));
+            return Err(format!("{wrong} is not a weight: it must be between 0 and 1"));
         }
         let sum: f64 = all.iter().sum();
         if (sum - 1.0).abs() > SLACK {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_shares_of_one() {
+    fn weights_must_sum_to_one() {
         let of = |router, server, target, space| Weights { router, server, target, space }.checked();
         assert_eq!(Weights::default().checked(), Ok(Weights::default()));
         assert!(of(0.1, 0.2, 0.3, 0.4).is_ok());

@@ -1,14 +1,15 @@
-//! Where a write goes: into the buffer, or past it to the storage behind.
+//! Routing of writes: into the buffer, or directly to the back end.
 //!
-//! Four modes. `traffic` is SSDUP's: writes are looked at in streams of so many, whoever they are from, and the share of
-//! them that would make a disk seek says where the next stream goes. `overflow` is Algorithm 2 of the Sizing paper: as much
-//! as the storage behind takes goes straight there, and the rest is buffered.
+//! Four modes. `traffic` is SSDUP's: the router groups all writes into streams of a fixed number of requests,
+//! and the share of writes that would make a disk seek decides the route of the next stream. `overflow` is
+//! Algorithm 2 of the Sizing paper: writes go directly to the back end up to its bandwidth, and the rest is
+//! buffered.
 //!
-//! **Invariant**: a router's memory does not grow with what it has seen; a small synchronous write is buffered in every
-//! mode, and never taken for part of a sequential stream.
+//! **Invariant**: a router's memory does not grow with the number of writes. Every mode buffers small
+//! synchronous writes, and no mode counts one as part of a sequential stream.
 //!
-//! **Deliberately absent**: the order of the two ways at one byte (whoever writes keeps it); what happens when the buffer
-//! is full.
+//! **Deliberately absent**: the order of a buffered and a direct write to the same byte (the writer keeps
+//! it); the handling of a full buffer.
 
 mod overflow;
 mod stream;
@@ -24,19 +25,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Everything is buffered.
+    /// All writes are buffered.
     #[default]
     Buffer,
-    /// What would make disks seek is buffered.
+    /// Writes that would make disks seek are buffered.
     Traffic,
-    /// What the storage behind cannot take now is buffered.
+    /// Writes beyond the back end's current bandwidth are buffered.
     Overflow,
-    /// Nothing is buffered that can go past the buffer.
+    /// All writes bypass the buffer, except where that is impossible.
     Direct,
 }
 
 impl Mode {
-    /// All of them, with their names.
+    /// All modes, with their names.
     pub const ALL: [(&'static str, Mode); 4] = [
         ("buffer", Mode::Buffer),
         ("traffic", Mode::Traffic),
@@ -44,7 +45,7 @@ impl Mode {
         ("direct", Mode::Direct),
     ];
 
-    /// What people call it.
+    /// Its name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         Mode::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
@@ -57,22 +58,23 @@ impl std::str::FromStr for Mode {
     fn from_str(text: &str) -> Result<Mode> {
         let found = Mode::ALL.iter().find(|(name, _)| *name == text);
         found.map(|(_, mode)| *mode).ok_or_else(|| {
-            let text = format!("\"{text}\" is no way for writes: choose buffer, traffic, overflow or direct");
+            let text =
+                format!("\"{text}\" is not a routing mode: choose buffer, traffic, overflow or direct");
             Error::new(ErrorKind::Invalid, text)
         })
     }
 }
 
-/// What is known of a write before its bytes have come.
+/// A write as known before its bytes arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The file.
     pub file: FileId,
-    /// Its first byte in this server's part of the file: see [`local`].
+    /// Its first byte within this server's part of the file: see [`local`].
     pub offset: u64,
-    /// How much it is.
+    /// Its length.
     pub len: Bytes,
-    /// Whether its writer waits until it is on a device.
+    /// Whether the writer waits until the write is on a device.
     pub sync: bool,
 }
 
@@ -80,53 +82,53 @@ pub struct Write {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
-    /// Into a region.
+    /// Into a buffer region.
     Buffer,
-    /// Straight to the storage behind.
+    /// Directly to the back end.
     #[default]
     Direct,
 }
 
-/// Decides where writes go, before anything is reserved for them.
+/// Routes writes, before space is reserved for them.
 #[derive(Clone, Debug)]
-pub struct Router {
+pub struct WriteRouter {
     mode: Mode,
     detector: Detector,
     allowance: Allowance,
 }
 
-impl Router {
-    /// A router that has seen nothing.
+impl WriteRouter {
+    /// A router without history.
     #[must_use]
-    pub fn new(mode: Mode, settings: Settings) -> Router {
-        Router { mode, detector: Detector::new(settings), allowance: Allowance::default() }
+    pub fn new(mode: Mode, settings: Settings) -> WriteRouter {
+        WriteRouter { mode, detector: Detector::new(settings), allowance: Allowance::default() }
     }
 
-    /// Where a write goes that comes now.
+    /// The route of a write that arrives now.
     pub fn route(&mut self, now: Tick, write: &Write) -> Route {
         match self.mode {
             Mode::Buffer => Route::Buffer,
             Mode::Traffic => self.detector.route(write),
-            // Its writer waits for every byte, and a buffer is what he wants.
+            // The writer waits for every such write, and the buffer has the lower latency.
             Mode::Overflow | Mode::Direct if self.detector.is_small_sync(write) => Route::Buffer,
             Mode::Direct => Route::Direct,
             Mode::Overflow => self.allowance.route(now, write.len),
         }
     }
 
-    /// Routes in another way from now on.
+    /// Changes the mode.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// The storage behind takes so many bytes a second, as was measured.
+    /// Records the measured bandwidth of the back end, in bytes per second.
     pub fn measured(&mut self, now: Tick, bandwidth: Bytes) {
         self.allowance.measured(now, bandwidth);
     }
 }
 
-/// Where a byte of a file lies in a server's own part of it, when stripes go round over so many servers: a file that is
-/// written from its beginning to its end is so written on each of them.
+/// Offset of a byte within one server's part of a file that is striped round-robin over the given number of
+/// servers: a sequential file is sequential on each of them.
 #[must_use]
 pub fn local(offset: u64, stripe: u64, servers: u64) -> u64 {
     assert!(stripe > 0 && servers > 0, "a layout has servers, and stripes have bytes");
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_has_its_way() {
+    fn each_mode_routes_as_documented() {
         let first = Write { file: FileId(1), offset: u64::MAX, len: Bytes::mib(4), sync: false };
         for (mode, route) in [
             (Mode::Buffer, Route::Buffer),
@@ -146,7 +148,7 @@ mod tests {
             (Mode::Traffic, Route::Direct),
             (Mode::Overflow, Route::Direct),
         ] {
-            let mut router = Router::new(Mode::Buffer, Settings::default());
+            let mut router = WriteRouter::new(Mode::Buffer, Settings::default());
             router.set_mode(mode);
             assert_eq!(router.route(Tick(0), &first), route, "{mode:?}");
             let small = Write { len: Bytes::kib(4), sync: true, ..first };
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_striped_file_is_sequential_on_each_server() {
+    fn striped_file_is_sequential_on_each_server() {
         let found: Vec<u64> = [0, 9, 30, 35, 60].map(|offset| local(offset, 10, 3)).to_vec();
         assert_eq!(found, [0, 9, 10, 15, 20]);
         assert_eq!(local(u64::MAX, u64::MAX, 7), 0);

@@ -1,28 +1,29 @@
-//! As much as the storage behind takes, and no more.
+//! Direct writes up to the back end's bandwidth.
 //!
-//! What it takes is saved up for a second at most, so that a burst goes straight through only as far as the storage would
-//! have been idle otherwise. How much it takes is measured by what goes there: where nothing may any more, one write now and
-//! then finds out whether that is still so.
+//! Unused bandwidth accumulates for at most one second, so that a burst goes direct only as far as the back
+//! end would have been idle. Direct writes measure the bandwidth. While no direct write is allowed, an
+//! occasional probe write finds out whether the bandwidth is still that low.
 
 use super::Route;
 use crate::share::Tick;
 use forebay_model::Bytes;
 
-/// What may be saved up.
+/// Most bandwidth that accumulates.
 const SAVED: Tick = Tick::ms(1000);
-/// When nothing was measured for so long, and nothing may go for long, one write goes to be measured.
+/// If nothing was measured for `LAPSE`, and no write may go direct for `LONG`, one write goes direct as a
+/// probe.
 const LAPSE: Tick = Tick::ms(2000);
 const LONG: Tick = Tick::ms(10_000);
 
-/// What may go straight to the storage behind.
+/// Bandwidth that direct writes may use.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Allowance {
-    /// Bytes a second; not measured yet if not given.
+    /// Bytes per second; `None` until measured.
     bandwidth: Option<f64>,
-    /// Bytes that may go now.
+    /// Bytes that may go direct now.
     left: f64,
     now: Tick,
-    /// When something was last measured, or sent to be.
+    /// Time of the last measurement or probe.
     known: Tick,
 }
 
@@ -38,11 +39,11 @@ impl Allowance {
 
     pub(super) fn route(&mut self, now: Tick, len: Bytes) -> Route {
         self.advance(now);
-        // Nobody knows how fast it is before something was written there.
+        // The bandwidth is unknown until the first direct write.
         if self.bandwidth.is_none() {
             return Route::Direct;
         }
-        // A write is not cut in two: one that is larger than all that may be saved goes when nothing else did.
+        // A write is not split: one that is larger than the whole allowance goes when the allowance is full.
         let most = self.most();
         if len.0 as f64 <= self.left || (len.0 as f64 > most && self.left >= most) {
             self.left -= len.0 as f64;
@@ -71,8 +72,8 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    /// Writes of `len` bytes, `a_second` of them, for ten seconds before storage of 1000 bytes a second: what went
-    /// directly after the first second.
+    /// Writes of `len` bytes, `a_second` per second, for ten seconds to a back end of 1000 bytes per second.
+    /// Returns the direct bytes after the first second.
     fn direct(len: u64, a_second: u64) -> u64 {
         let mut allowance = Allowance::default();
         allowance.measured(Tick(0), Bytes(1000));
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_storage_takes_goes_there_and_the_rest_is_buffered() {
+    fn direct_writes_use_the_bandwidth_and_the_rest_is_buffered() {
         for (len, a_second, least, most) in
             [(10, 50, 4500, 4500), (10, 99, 8900, 8910), (10, 200, 8900, 9100), (1, 5000, 8900, 9100)]
         {
@@ -102,11 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_is_found_out_and_nonsense_does_no_harm() {
+    fn unknown_bandwidth_is_probed_and_odd_values_are_harmless() {
         let mut allowance = Allowance::default();
         assert_eq!(allowance.route(Tick(5), Bytes(u64::MAX)), Route::Direct);
         allowance.measured(Tick(5), Bytes(0));
-        assert_eq!(allowance.route(Tick(6), Bytes(1)), Route::Direct, "there is nothing to keep up with");
+        assert_eq!(
+            allowance.route(Tick(6), Bytes(1)),
+            Route::Direct,
+            "infinite bandwidth allows every write"
+        );
         assert_eq!(allowance.route(Tick(7), Bytes(1)), Route::Buffer);
         allowance.measured(Tick(3), Bytes(u64::MAX));
         assert_eq!(allowance.route(Tick(7), Bytes(1)), Route::Buffer, "time never goes back");
@@ -114,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_saved_than_a_second_of_it() {
+    fn allowance_accumulates_for_one_second_at_most() {
         let mut allowance = Allowance::default();
         allowance.measured(Tick(0), Bytes(1000));
         let mut route = |ms, len| allowance.route(Tick::ms(ms), Bytes(len));
@@ -127,20 +132,28 @@ mod tests {
     }
 
     #[test]
-    fn storage_that_hung_is_tried_again() {
+    fn hung_storage_is_probed_again() {
         let mut allowance = Allowance::default();
-        // 4 KiB in a minute, and a write that is half an hour's worth.
+        // 4 KiB in a minute, then a write of half an hour at that rate.
         allowance.measured(Tick(0), Bytes(68));
         assert_eq!(allowance.route(Tick(0), Bytes::kib(128)), Route::Direct);
         let mut direct = 0;
         for ms in (0..6000).step_by(10) {
             direct += u32::from(allowance.route(Tick::ms(ms), Bytes::kib(128)) == Route::Direct);
         }
-        assert_eq!(direct, 2, "one for each time that nothing was known for long");
+        assert_eq!(direct, 2, "one probe per lapse");
         allowance.measured(Tick::ms(6000), Bytes::mib(100));
-        assert_eq!(allowance.route(Tick::ms(6010), Bytes::kib(128)), Route::Direct, "it is well again");
+        assert_eq!(
+            allowance.route(Tick::ms(6010), Bytes::kib(128)),
+            Route::Direct,
+            "the back end is fast again"
+        );
         allowance.measured(Tick::ms(6020), Bytes(0));
         let found = [7000, 7010, 9010].map(|ms| allowance.route(Tick::ms(ms), Bytes(1)));
-        assert_eq!(found, [Route::Direct, Route::Buffer, Route::Direct], "also where it took nothing");
+        assert_eq!(
+            found,
+            [Route::Direct, Route::Buffer, Route::Direct],
+            "also with a measured bandwidth of zero"
+        );
     }
 }

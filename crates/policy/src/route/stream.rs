@@ -1,8 +1,9 @@
-//! Whether a stream of writes would make a disk seek: SSDUP's random factor.
+//! Randomness of a stream of writes: SSDUP's random factor.
 //!
-//! A stream is so many writes one after the other. Sorted by file and offset, as a disk's queue would sort them, each that
-//! does not begin where the one before it ends counts one. The share of those says where the next stream goes: into the
-//! buffer above the high mark, past it below the low one, as before in between.
+//! A stream is a fixed number of consecutive writes. The detector sorts them by file and offset, as a disk's
+//! queue would, and counts each write that does not begin where the one before it ends. Their share decides
+//! the route of the next stream: the buffer above the high mark, direct below the low mark, unchanged in
+//! between.
 
 use super::{Route, Write};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result};
@@ -10,7 +11,7 @@ use forebay_model::{Bytes, Error, ErrorKind, FileId, Result};
 /// Most writes in a stream.
 pub const MOST_REQUESTS: usize = 1 << 16;
 
-/// Two marks with a space between them in which everything stays as it is.
+/// High and low mark; between them the route stays unchanged.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Marks {
     high: f64,
@@ -25,7 +26,7 @@ impl Marks {
             return Ok(Marks { high, low });
         }
         let text = format!(
-            "the marks {high} (high) and {low} (low) are no shares in order: choose 0 ≤ low ≤ high ≤ 1, such as 0.45 and 0.30"
+            "invalid marks {high} (high) and {low} (low): choose 0 ≤ low ≤ high ≤ 1, such as 0.45 and 0.30"
         );
         Err(Error::new(ErrorKind::Invalid, text))
     }
@@ -45,24 +46,23 @@ impl Default for Marks {
     }
 }
 
-/// How streams are looked at.
+/// Settings of the detector.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Settings {
     /// Writes in a stream.
     stream: usize,
     marks: Marks,
-    /// Synchronous writes below this are random, wherever they begin.
+    /// Synchronous writes below this size always count as random.
     small: Bytes,
 }
 
 impl Settings {
-    /// Streams of so many writes.
+    /// Streams of the given number of writes.
     pub fn new(stream: usize, marks: Marks) -> Result<Settings> {
         if (2..=MOST_REQUESTS).contains(&stream) {
             return Ok(Settings { stream, marks, ..Settings::default() });
         }
-        let text =
-            format!("a stream of {stream} requests says nothing: choose 2 to {MOST_REQUESTS}, such as 128");
+        let text = format!("{stream} is not a stream length: choose 2 to {MOST_REQUESTS}, such as 128");
         Err(Error::new(ErrorKind::Invalid, text))
     }
 }
@@ -73,12 +73,12 @@ impl Default for Settings {
     }
 }
 
-/// What a stream was like.
+/// Statistics of a stream.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Seen {
-    /// Writes in it.
+    /// Number of writes.
     pub requests: usize,
-    /// Those that do not begin where the one before ends.
+    /// Writes that do not begin where the one before ends.
     pub random: usize,
 }
 
@@ -90,17 +90,17 @@ impl Seen {
     }
 }
 
-/// One write of a stream, as far as it counts.
+/// One write of a stream.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     file: FileId,
     start: u64,
-    /// Not one past the largest number.
+    /// `None` if the end overflows.
     end: Option<u64>,
     alone: bool,
 }
 
-/// Looks at streams.
+/// Measures the randomness of streams.
 #[derive(Clone, Debug)]
 pub struct Detector {
     settings: Settings,
@@ -109,19 +109,19 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// One that has seen nothing: the first stream goes past the buffer.
+    /// A detector without history: the first stream goes direct.
     #[must_use]
     pub fn new(settings: Settings) -> Detector {
         Detector { settings, stream: Vec::with_capacity(settings.stream), route: Route::default() }
     }
 
-    /// Where writes go now.
+    /// The current route.
     #[must_use]
     pub fn now(&self) -> Route {
         self.route
     }
 
-    /// Looks at a write; if it was the last of a stream, says what that was like.
+    /// Adds a write. Returns the statistics of the stream if this was its last write.
     pub fn see(&mut self, write: &Write) -> Option<Seen> {
         self.stream.push(Place {
             file: write.file,
@@ -130,15 +130,15 @@ impl Detector {
             alone: self.is_small_sync(write),
         });
         (self.stream.len() >= self.settings.stream).then(|| {
-            let seen = self.finish().expect("there is at least this one");
+            let seen = self.finish().expect("the stream has at least this write");
             self.route = self.settings.marks.decide(seen.percent(), self.route);
             seen
         })
     }
 
-    /// Ends a stream before it is full; it decides nothing. Nothing if there is none.
+    /// Ends a stream early, without a routing decision. `None` if it is empty.
     pub fn finish(&mut self) -> Option<Seen> {
-        // Stable: of two writes at one place the first to come is the first.
+        // Stable sort: writes to the same offset keep their order of arrival.
         self.stream.sort_by_key(|place| (place.file, place.start));
         let follows = |pair: &&[Place]| {
             pair[0].file == pair[1].file && pair[0].end == Some(pair[1].start) && !pair[1].alone
@@ -149,14 +149,14 @@ impl Detector {
         requests.checked_sub(1).map(|distances| Seen { requests, random: distances - sequential })
     }
 
-    /// Where a write goes; what it is like counts for those that come later.
+    /// Routes a write, and counts it for later ones.
     pub(super) fn route(&mut self, write: &Write) -> Route {
         let route = if self.is_small_sync(write) { Route::Buffer } else { self.route };
         self.see(write);
         route
     }
 
-    /// Whether somebody waits for each of such writes to be on a device.
+    /// Whether this is a small write whose writer waits until it is on a device.
     pub(super) fn is_small_sync(&self, write: &Write) -> bool {
         write.sync && write.len < self.settings.small
     }

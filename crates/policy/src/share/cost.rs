@@ -1,30 +1,31 @@
-//! What a turn costs, and when.
+//! Cost of requests, time and rates.
 
 use forebay_model::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What every request costs besides its bytes unless configured otherwise, so that jobs with small requests are
-/// charged for their number.
+/// Default price of an operation in addition to its bytes, so that jobs with small requests are charged for
+/// their number of requests.
 pub const OPERATION: Cost = Cost(16 << 10);
 
-/// What a turn costs the server, in bytes or their equal.
+/// Work of a request for the server, in bytes or an equivalent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Cost(pub u64);
 
 impl Cost {
-    /// The cost of a request that moves so many bytes, at the usual price of an operation.
+    /// The cost of a request that moves the given number of bytes, at the default price of an operation.
     #[must_use]
     pub fn of(bytes: Bytes) -> Cost {
         Tariff::default().of(bytes)
     }
 
-    /// As a number to share by. More than a tebibyte is a lie or a mistake, and must not spoil sums of others.
+    /// The cost as a float. Caps it at one tebibyte, so that one absurd value does not spoil the sums of
+    /// other jobs.
     pub(super) fn amount(self) -> f64 {
         self.0.min(1 << 40) as f64
     }
 }
 
-/// What an operation costs besides its bytes.
+/// Price of an operation in addition to its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tariff {
     /// The price of any operation.
@@ -38,32 +39,32 @@ impl Default for Tariff {
 }
 
 impl Tariff {
-    /// The cost of a request that moves so many bytes.
+    /// The cost of a request that moves the given number of bytes.
     #[must_use]
     pub fn of(self, bytes: Bytes) -> Cost {
         Cost(self.operation.0.saturating_add(bytes.0))
     }
 }
 
-/// A moment, in nanoseconds since any fixed one; never goes back.
+/// A monotonic instant, in nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// So many milliseconds after the start.
+    /// The given number of milliseconds after the start.
     #[must_use]
     pub const fn ms(count: u64) -> Tick {
         Tick(count * 1_000_000)
     }
 
-    /// The moment so much later.
+    /// The instant `span` later.
     #[must_use]
     pub fn after(self, span: Tick) -> Tick {
         Tick(self.0.saturating_add(span.0))
     }
 
-    /// How much later this is than `earlier`; nothing if it is not.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Tick) -> Tick {
         Tick(self.0.saturating_sub(earlier.0))
@@ -76,18 +77,18 @@ impl Tick {
     }
 }
 
-/// Cost a second: what a device is believed to do.
+/// Cost per second: the assumed throughput of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rate(pub u64);
 
 impl Rate {
-    /// What it does in a span of time; at least one byte, so that nothing divides by zero.
+    /// Cost done in a span of time; at least one byte, so that it can be a divisor.
     pub(super) fn during(self, span: Tick) -> f64 {
         (self.0 as f64 * span.secs()).max(1.0)
     }
 }
 
-/// The number of a request that waits for its turn; each is used once, later requests have larger ones.
+/// Number of a waiting request. Numbers are unique; later requests have larger ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 

@@ -21,9 +21,9 @@ pub enum Discipline {
     /// Deterministic, in virtual time.
     #[default]
     Stride,
-    /// Draws for slices of work.
+    /// Lottery over slices of work.
     Tokens,
-    /// Draws for requests, as published.
+    /// Lottery over requests, as published.
     Draws,
     /// GIFT, deciding twice a second.
     Gift,
@@ -59,8 +59,8 @@ impl Discipline {
         }
     }
 
-    /// A scheduler that enforces `policy`. `seed` is for those that draw lots, `rate` (what the device is believed
-    /// to do) for those that plan with it: `gift` and `tbf`.
+    /// A scheduler that enforces `policy`. `seed` is for the lottery schedulers, `rate` (the assumed
+    /// throughput of the device) for those that plan with it: `gift` and `tbf`.
     #[must_use]
     pub fn scheduler(self, policy: &Policy, seed: u64, rate: Rate) -> Box<dyn Scheduler> {
         match self {
@@ -88,7 +88,7 @@ impl FromStr for Discipline {
     fn from_str(text: &str) -> Result<Discipline, String> {
         Discipline::ALL.into_iter().find(|one| one.name() == text.trim()).ok_or_else(|| {
             let names: Vec<&str> = Discipline::ALL.iter().map(|one| one.name()).collect();
-            format!("\"{}\" is no scheduler: write one of {}", text.escape_debug(), names.join(", "))
+            format!("\"{}\" is not a scheduler: use one of {}", text.escape_debug(), names.join(", "))
         })
     }
 }

@@ -6,7 +6,7 @@ use super::scheduler::{Next, Request, Scheduler};
 use forebay_model::{Job, JobId, Result};
 use std::collections::VecDeque;
 
-/// First come, first served. A request is passed over by none that came after it.
+/// First come, first served. No later request passes an earlier one.
 #[derive(Debug, Default)]
 pub struct Fifo {
     queue: VecDeque<Request>,
@@ -28,7 +28,7 @@ impl Scheduler for Fifo {
     }
 
     fn next(&mut self, _now: Tick) -> Next {
-        self.queue.pop_front().map_or(Next::Nobody, |request| Next::Turn(request.ticket))
+        self.queue.pop_front().map_or(Next::Idle, |request| Next::Turn(request.ticket))
     }
 
     fn done(&mut self, _job: JobId, _asked: Cost, _actual: Cost) {}
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use forebay_model::Bytes;
 
-    /// `+7` arrives ticket 7, `.` asks for the next.
+    /// `+7`: ticket 7 arrives, `.`: takes the next one.
     fn check(story: &str, served: &str) {
         let mut fifo = Fifo::default();
         let mut order = Vec::new();

@@ -1,12 +1,12 @@
-//! Shares of jobs one by one, for schedulers that know no hierarchy; computed when something has changed.
+//! Shares of individual jobs, for schedulers without a hierarchy; recomputed lazily after a change.
 
-use super::book::{Book, STRANGERS};
+use super::job_table::{JobTable, UNANNOUNCED};
 use super::matrix::shares;
 use super::policy::Policy;
 use forebay_model::{Job, JobId};
 use std::collections::HashMap;
 
-/// Every job's part of the whole.
+/// Every job's part of the device.
 #[derive(Debug)]
 pub(super) struct Flat {
     policy: Policy,
@@ -30,7 +30,7 @@ impl Flat {
         self.stale = true;
     }
 
-    /// Jobs have come, gone or changed.
+    /// Marks the parts stale after jobs joined, left or changed.
     pub(super) fn touch(&mut self) {
         self.stale = true;
     }
@@ -39,24 +39,24 @@ impl Flat {
         self.stale
     }
 
-    /// Whether strangers have a part.
-    pub(super) fn has_strangers(&self) -> bool {
-        self.parts.first().is_some_and(|(slot, _)| *slot == STRANGERS)
+    /// Whether unannounced jobs have a part.
+    pub(super) fn has_unannounced(&self) -> bool {
+        self.parts.first().is_some_and(|(slot, _)| *slot == UNANNOUNCED)
     }
 
-    /// Slots in use, in order, and their parts, which sum to one.
-    pub(super) fn parts(&mut self, book: &Book) -> &[(usize, f64)] {
+    /// Slots in use, in order, with their parts, which sum to one.
+    pub(super) fn parts(&mut self, job_table: &JobTable) -> &[(usize, f64)] {
         if std::mem::take(&mut self.stale) {
-            self.parts = self.compute(book);
+            self.parts = self.compute(job_table);
         }
         &self.parts
     }
 
-    fn compute(&self, book: &Book) -> Vec<(usize, f64)> {
-        let slots: Vec<usize> = book.members().collect();
-        let assigned: HashMap<usize, f64> = book.by_slot(&self.assigned).into_iter().collect();
+    fn compute(&self, job_table: &JobTable) -> Vec<(usize, f64)> {
+        let slots: Vec<usize> = job_table.members().collect();
+        let assigned: HashMap<usize, f64> = job_table.by_slot(&self.assigned).into_iter().collect();
         if assigned.is_empty() {
-            let jobs: Vec<Job> = slots.iter().map(|&slot| book.job(slot).clone()).collect();
+            let jobs: Vec<Job> = slots.iter().map(|&slot| job_table.job(slot).clone()).collect();
             let parts = shares(&self.policy, &jobs);
             return slots.into_iter().zip(parts).collect();
         }

@@ -1,42 +1,44 @@
-//! GIFT: budgets for every interval, and coupons for those who got too little.
+//! GIFT: a budget per interval, and coupons for jobs that got too little.
 
-use super::book::{Book, Joined, STRANGERS};
 use super::cost::{Cost, Rate, Tick, Ticket};
-use super::dice::Dice;
 use super::flat::Flat;
 use super::heap::Heap;
+use super::job_table::{JobTable, Joined, UNANNOUNCED};
 use super::policy::Policy;
+use super::rng::Rng;
 use super::scheduler::{Next, Request, Scheduler};
 use super::tree::Pick;
 use forebay_model::{Job, JobId, Result};
 
-/// The published baseline GIFT, brought to one server: what a job may do in an interval is fixed at its start, from
-/// the requests that wait then (a job that has some wants all it can get) and those of the interval before.
+/// The published baseline GIFT, applied to one server. A job's budget for an interval is fixed at the start
+/// of the interval, from the requests that wait then (a waiting job's demand is unlimited) and from the use
+/// in the interval before.
 ///
-/// Its steps are those of the paper: a fair part for every job with demand (on one server all requests of a job
-/// progress alike, so "basic synchronous progress" is the fair part capped by demand); then the linear program
-/// "largest total, everybody between his floor and his demand, together at most the device". That program has one
-/// capacity row and a box for every variable: a continuous knapsack whose items are worth the same. Any filling
-/// that ends at the device's rate or at everybody's demand is optimal, so filling in the order that fairness wants is
-/// too: first the fair parts, then what coupons ask for (reward), then the rest by share. Who had requests left at the
-/// end of an interval and got less than his fair part was throttled, and gets a coupon for the difference.
+/// The steps follow the paper. Every job with demand gets a fair part; on one server all requests of a job
+/// progress alike, so "basic synchronous progress" is the fair part capped by demand. Then comes the linear
+/// program "maximise the total, every job between its floor and its demand, the sum at most the device's
+/// rate". That program has one capacity row and a box for every variable: a continuous knapsack whose items
+/// have equal value. Any filling that ends at the device's rate or at the total demand is optimal, so the
+/// filling can follow fairness: first the fair parts, then coupons (reward), then the rest by share. A job
+/// that has requests left at the end of an interval and got less than its fair part was throttled, and gets a
+/// coupon for the difference.
 ///
-/// Shares count jobs one by one (the original knows no hierarchy): an idle job's share goes to all others. What no job
-/// is expected to need is kept in a pool that anyone may use whose own budget is used up; newcomers live on it until
-/// the next interval.
+/// Shares count individual jobs (the original has no hierarchy): an idle job's share goes to all others.
+/// Capacity that no job is expected to need forms a pool for jobs whose own budget is used up; new jobs use
+/// it until the next interval.
 ///
-/// **Bound.** A request is passed over for at most one interval more than its job's budgets need for what waits
-/// before it.
+/// **Bound.** A request is passed over for at most one interval more than its job's budgets need for the
+/// requests before it.
 #[derive(Debug)]
 pub struct Gift {
-    book: Book,
+    job_table: JobTable,
     flat: Flat,
     rate: Rate,
     interval: Tick,
     ends: Option<Tick>,
     accounts: Vec<Account>,
     pool: f64,
-    /// Waiting jobs with budget left, and those without; both by virtual time.
+    /// Waiting jobs with budget left, and waiting jobs without; both by virtual time.
     within: Heap,
     beyond: Heap,
 }
@@ -60,7 +62,7 @@ enum Queue {
 }
 
 impl Queue {
-    /// Where a job belongs.
+    /// The queue that a job belongs in.
     fn of(waits: bool, budget: f64) -> Queue {
         match waits {
             false => Queue::None,
@@ -70,33 +72,33 @@ impl Queue {
     }
 }
 
-/// What a job asks of an interval.
+/// Demand of a job for an interval.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct Demand {
     pub(super) fair: f64,
     pub(super) demand: f64,
     pub(super) coupons: f64,
 }
 
-/// What each gets of `capacity`: the linear program's optimum that is nearest to fair.
-pub(super) fn allot(capacity: f64, asks: &[Ask]) -> Vec<f64> {
-    let mut got: Vec<f64> = asks.iter().map(|ask| ask.fair.min(ask.demand)).collect();
+/// Divides `capacity` between the jobs: the optimum of the linear program that is nearest to fair.
+pub(super) fn allot(capacity: f64, demands: &[Demand]) -> Vec<f64> {
+    let mut got: Vec<f64> = demands.iter().map(|entry| entry.fair.min(entry.demand)).collect();
     let mut left = capacity - got.iter().sum::<f64>();
-    for (got, ask) in got.iter_mut().zip(asks) {
-        let reward = ask.coupons.min(ask.demand - *got).clamp(0.0, left.max(0.0));
+    for (got, entry) in got.iter_mut().zip(demands) {
+        let reward = entry.coupons.min(entry.demand - *got).clamp(0.0, left.max(0.0));
         *got += reward;
         left -= reward;
     }
-    // By share among those who want more, until nobody does or nothing is left.
+    // Divide by share among jobs with unmet demand, until all demand is met or nothing is left.
     while left > capacity * 1e-12 {
-        let hungry: Vec<usize> = (0..asks.len()).filter(|&i| asks[i].demand > got[i]).collect();
-        let weight: f64 = hungry.iter().map(|&i| asks[i].fair).sum();
+        let hungry: Vec<usize> = (0..demands.len()).filter(|&i| demands[i].demand > got[i]).collect();
+        let weight: f64 = hungry.iter().map(|&i| demands[i].fair).sum();
         if hungry.is_empty() || weight <= 0.0 {
             break;
         }
         let before = left;
         for i in hungry {
-            let more = (before * asks[i].fair / weight).min(asks[i].demand - got[i]);
+            let more = (before * demands[i].fair / weight).min(demands[i].demand - got[i]);
             got[i] += more;
             left -= more;
         }
@@ -105,11 +107,11 @@ pub(super) fn allot(capacity: f64, asks: &[Ask]) -> Vec<f64> {
 }
 
 impl Gift {
-    /// Shares as this policy says, of a device of this rate, decided anew every `interval`.
+    /// Follows the shares of `policy` on a device of this rate, with new budgets every `interval`.
     #[must_use]
     pub fn new(policy: &Policy, rate: Rate, interval: Tick) -> Gift {
         Gift {
-            book: Book::new(),
+            job_table: JobTable::new(),
             flat: Flat::new(policy),
             rate,
             interval: interval.max(Tick(1)),
@@ -121,7 +123,7 @@ impl Gift {
         }
     }
 
-    /// Starts the interval that `now` lies in.
+    /// Starts the interval that contains `now`.
     fn begin(&mut self, now: Tick) {
         let idle = self.ends.is_none_or(|ends| now >= ends.after(self.interval));
         let start = match self.ends {
@@ -130,42 +132,42 @@ impl Gift {
         };
         self.ends = Some(start.after(self.interval));
         let capacity = self.rate.during(self.interval);
-        let (who, asks) = self.asks(capacity, idle);
-        let allotted = allot(capacity, &asks);
+        let (who, demands) = self.demands(capacity, idle);
+        let allotted = allot(capacity, &demands);
         self.pool = capacity - allotted.iter().sum::<f64>();
         let weight = self.newcomer();
         self.within.restart(self.accounts.len(), weight);
         self.beyond.restart(self.accounts.len(), weight);
         for account in &mut self.accounts {
             let Account { coupons, budget, .. } = *account;
-            // What was used too much is missing now, unless nobody has wanted the device meanwhile.
+            // Overuse is carried over, unless the device was idle in between.
             let budget = if idle { 0.0 } else { budget.min(0.0) };
             *account = Account { coupons, budget, ..Account::default() };
         }
-        for ((&(slot, waits), ask), got) in who.iter().zip(&asks).zip(&allotted) {
+        for ((&(slot, waits), entry), got) in who.iter().zip(&demands).zip(&allotted) {
             let account = &mut self.accounts[slot];
-            account.coupons = (account.coupons - (got - ask.fair).max(0.0)).max(0.0);
-            account.fair = ask.fair;
+            account.coupons = (account.coupons - (got - entry.fair).max(0.0)).max(0.0);
+            account.fair = entry.fair;
             account.budget += got;
             account.queue = Queue::of(waits, account.budget);
             self.within.seat(slot, got.max(1.0), account.queue == Queue::Within);
-            self.beyond.seat(slot, ask.fair.max(1.0), account.queue == Queue::Beyond);
+            self.beyond.seat(slot, entry.fair.max(1.0), account.queue == Queue::Beyond);
         }
     }
 
-    /// Closes the books of the interval that ended and says what each job asks of the next, and whether it waits.
-    fn asks(&mut self, capacity: f64, idle: bool) -> (Vec<(usize, bool)>, Vec<Ask>) {
+    /// Closes the previous interval. Returns every job's demand for the next one, and whether the job waits.
+    fn demands(&mut self, capacity: f64, idle: bool) -> (Vec<(usize, bool)>, Vec<Demand>) {
         let mut active = 0.0;
-        let parts = self.flat.parts(&self.book);
-        let (mut who, mut asks) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+        let parts = self.flat.parts(&self.job_table);
+        let (mut who, mut demands) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
         for &(slot, fair) in parts {
             let account = &mut self.accounts[slot];
-            let waits = self.book.head(slot).is_some();
+            let waits = self.job_table.head(slot).is_some();
             if waits && !idle {
                 account.coupons = (account.coupons + (account.fair - account.used).max(0.0)).min(capacity);
             }
             let demand = match waits {
-                // Who has requests waiting might do anything with more; who has none will do what it did.
+                // A waiting job could use the whole device; an idle one is expected to repeat its last use.
                 true => capacity,
                 false if idle => 0.0,
                 false => account.arrived,
@@ -173,17 +175,17 @@ impl Gift {
             if demand > 0.0 {
                 active += fair;
                 who.push((slot, waits));
-                asks.push(Ask { fair, demand, coupons: account.coupons });
+                demands.push(Demand { fair, demand, coupons: account.coupons });
             }
         }
         let whole = capacity / active;
-        asks.iter_mut().for_each(|ask| ask.fair *= whole);
-        (who, asks)
+        demands.iter_mut().for_each(|entry| entry.fair *= whole);
+        (who, demands)
     }
 
-    /// Puts a waiting job where it belongs.
-    fn enlist(&mut self, slot: usize) {
-        let wanted = Queue::of(self.book.head(slot).is_some(), self.accounts[slot].budget);
+    /// Moves a waiting job to the queue it belongs in.
+    fn enqueue(&mut self, slot: usize) {
+        let wanted = Queue::of(self.job_table.head(slot).is_some(), self.accounts[slot].budget);
         let old = std::mem::replace(&mut self.accounts[slot].queue, wanted);
         if old == wanted {
             return;
@@ -200,9 +202,9 @@ impl Gift {
         }
     }
 
-    /// What those weigh that the interval began without.
+    /// Weight of jobs that arrived after the interval began.
     fn newcomer(&self) -> f64 {
-        (self.rate.during(self.interval) / self.book.size() as f64).max(1.0)
+        (self.rate.during(self.interval) / self.job_table.size() as f64).max(1.0)
     }
 
     fn open(&mut self, slot: usize) {
@@ -214,7 +216,7 @@ impl Gift {
 
 impl Scheduler for Gift {
     fn join(&mut self, job: &Job) -> Result<()> {
-        match self.book.join(job)? {
+        match self.job_table.join(job)? {
             Joined::New(slot) => {
                 self.accounts.resize(self.accounts.len().max(slot + 1), Account::default());
                 self.accounts[slot] = Account::default();
@@ -228,7 +230,7 @@ impl Scheduler for Gift {
     }
 
     fn leave(&mut self, job: JobId) {
-        if self.book.leave(job).is_some() {
+        if self.job_table.leave(job).is_some() {
             self.flat.touch();
         }
     }
@@ -242,33 +244,33 @@ impl Scheduler for Gift {
     }
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
-        let (slot, first) = self.book.arrive(job, cost, ticket);
+        let (slot, first) = self.job_table.arrive(job, cost, ticket);
         self.accounts[slot].arrived += cost.amount();
-        if first && slot == STRANGERS && !self.flat.has_strangers() {
+        if first && slot == UNANNOUNCED && !self.flat.has_unannounced() {
             self.flat.touch();
         }
         if first && self.ends.is_some() {
-            self.enlist(slot);
+            self.enqueue(slot);
         }
     }
 
     fn next(&mut self, now: Tick) -> Next {
-        if self.book.waiting() == 0 {
-            return Next::Nobody;
+        if self.job_table.waiting() == 0 {
+            return Next::Idle;
         }
         if self.ends.is_none_or(|ends| now >= ends) {
             self.begin(now);
         }
-        // Neither heap draws lots.
-        let mut dice = Dice::new(0);
+        // The heaps do not use random numbers.
+        let mut rng = Rng::new(0);
         let slot = if self.within.awake() > 0 {
-            self.within.pick(&mut dice)
+            self.within.pick(&mut rng)
         } else if self.pool > 0.0 {
-            self.beyond.pick(&mut dice)
+            self.beyond.pick(&mut rng)
         } else {
             return Next::NotBefore(self.ends.expect("an interval has begun"));
         };
-        let (ticket, cost, _) = self.book.pop(slot);
+        let (ticket, cost, _) = self.job_table.pop(slot);
         let cost = cost.amount();
         let account = &mut self.accounts[slot];
         account.used += cost;
@@ -281,14 +283,14 @@ impl Scheduler for Gift {
                 self.pool -= cost;
                 self.beyond.charge(slot, cost);
             }
-            Queue::None => unreachable!("who is served was in a queue"),
+            Queue::None => unreachable!("a served job was in a queue"),
         }
-        self.enlist(slot);
+        self.enqueue(slot);
         Next::Turn(ticket)
     }
 
     fn done(&mut self, job: JobId, asked: Cost, actual: Cost) {
-        let (slot, gone) = self.book.done(job);
+        let (slot, gone) = self.job_table.done(job);
         if gone {
             self.flat.touch();
         } else if asked != actual {
@@ -297,19 +299,19 @@ impl Scheduler for Gift {
             account.used -= less;
             account.budget += less;
             if self.ends.is_some() {
-                self.enlist(slot);
+                self.enqueue(slot);
             }
         }
     }
 
     fn waiting(&self) -> usize {
-        self.book.waiting()
+        self.job_table.waiting()
     }
 
     fn take_all(&mut self) -> Vec<Request> {
-        let all = self.book.take_all();
-        for slot in 0..self.book.size() {
-            self.enlist(slot);
+        let all = self.job_table.take_all();
+        for slot in 0..self.job_table.size() {
+            self.enqueue(slot);
         }
         all
     }
@@ -319,16 +321,16 @@ impl Scheduler for Gift {
 mod tests {
     use super::*;
 
-    /// The linear program solved the other way: a vertex of it has at most one variable strictly inside its box, so
-    /// trying every choice of bounds for the others finds the optimum.
-    fn best(capacity: f64, asks: &[Ask]) -> f64 {
+    /// Solves the linear program by brute force: a vertex has at most one variable strictly inside its box,
+    /// so trying every choice of bounds for the others finds the optimum.
+    fn best(capacity: f64, demands: &[Demand]) -> f64 {
         let mut best = 0.0_f64;
-        for bounds in 0..1_u32 << asks.len() {
-            let floor = |ask: &Ask| ask.fair.min(ask.demand);
-            let at = |i: usize| if bounds >> i & 1 == 1 { asks[i].demand } else { floor(&asks[i]) };
-            for free in 0..asks.len() {
-                let others: f64 = (0..asks.len()).filter(|&i| i != free).map(at).sum();
-                let x = (capacity - others).clamp(floor(&asks[free]), asks[free].demand);
+        for bounds in 0..1_u32 << demands.len() {
+            let floor = |entry: &Demand| entry.fair.min(entry.demand);
+            let at = |i: usize| if bounds >> i & 1 == 1 { demands[i].demand } else { floor(&demands[i]) };
+            for free in 0..demands.len() {
+                let others: f64 = (0..demands.len()).filter(|&i| i != free).map(at).sum();
+                let x = (capacity - others).clamp(floor(&demands[free]), demands[free].demand);
                 if others + x <= capacity + 1e-9 {
                     best = best.max(others + x);
                 }
@@ -340,36 +342,48 @@ mod tests {
     #[test]
     fn random_allotments_are_optimal_for_the_linear_program() {
         let seed = std::env::var("FOREBAY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(61);
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         for round in 0..2_000 {
-            let count = 1 + dice.below(6) as usize;
-            let weights: Vec<f64> = (0..count).map(|_| 0.1 + dice.unit()).collect();
+            let count = 1 + rng.below(6) as usize;
+            let weights: Vec<f64> = (0..count).map(|_| 0.1 + rng.unit()).collect();
             let total: f64 = weights.iter().sum();
-            let asks: Vec<Ask> = weights
+            let demands: Vec<Demand> = weights
                 .iter()
-                .map(|weight| Ask {
+                .map(|weight| Demand {
                     fair: 100.0 * weight / total,
-                    demand: 1.0 + 80.0 * dice.unit(),
-                    coupons: if dice.below(2) == 0 { 0.0 } else { 30.0 * dice.unit() },
+                    demand: 1.0 + 80.0 * rng.unit(),
+                    coupons: if rng.below(2) == 0 { 0.0 } else { 30.0 * rng.unit() },
                 })
                 .collect();
-            let got = allot(100.0, &asks);
+            let got = allot(100.0, &demands);
             let sum: f64 = got.iter().sum();
-            let wanted = best(100.0, &asks);
-            assert!((sum - wanted).abs() < 1e-6, "seed {seed} round {round}: {sum} of {wanted} for {asks:?}");
-            for (got, ask) in got.iter().zip(&asks) {
-                assert!(*got <= ask.demand + 1e-9 && *got >= ask.fair.min(ask.demand) - 1e-9, "{asks:?}");
+            let wanted = best(100.0, &demands);
+            assert!(
+                (sum - wanted).abs() < 1e-6,
+                "seed {seed} round {round}: {sum} of {wanted} for {demands:?}"
+            );
+            for (got, entry) in got.iter().zip(&demands) {
+                assert!(
+                    *got <= entry.demand + 1e-9 && *got >= entry.fair.min(entry.demand) - 1e-9,
+                    "{demands:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn coupons_are_paid_from_what_others_leave() {
-        let ask = |fair, demand, coupons| Ask { fair, demand, coupons };
-        // A needs little: B, who holds a coupon, is served from that before C.
-        let got = allot(90.0, &[ask(30.0, 10.0, 0.0), ask(30.0, 90.0, 20.0), ask(30.0, 90.0, 0.0)]);
+    fn coupons_are_paid_from_unused_capacity() {
+        let demand_of = |fair, demand, coupons| Demand { fair, demand, coupons };
+        // A needs little: B, which holds a coupon, is served from the rest before C.
+        let got = allot(
+            90.0,
+            &[demand_of(30.0, 10.0, 0.0), demand_of(30.0, 90.0, 20.0), demand_of(30.0, 90.0, 0.0)],
+        );
         assert_eq!(got, [10.0, 50.0, 30.0]);
-        let got = allot(90.0, &[ask(30.0, 10.0, 0.0), ask(30.0, 90.0, 10.0), ask(30.0, 90.0, 0.0)]);
+        let got = allot(
+            90.0,
+            &[demand_of(30.0, 10.0, 0.0), demand_of(30.0, 90.0, 10.0), demand_of(30.0, 90.0, 0.0)],
+        );
         assert_eq!(got, [10.0, 45.0, 35.0]);
     }
 }

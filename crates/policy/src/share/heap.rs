@@ -1,10 +1,11 @@
 //! A virtual-time fair queue over the children of one node (start-time fair queueing).
 //!
-//! Every child has a tag: where its next request starts in virtual time. The child with the smallest tag is next;
-//! serving a cost moves its tag on by cost ÷ weight. The node's own virtual time is the tag last served; a child
-//! that wakes starts there, so sleeping earns nothing, and starts behind its own tag, so sleeping forgives nothing.
+//! Every child has a tag: the virtual time at which its next request starts. The child with the smallest tag
+//! is next; serving a cost advances its tag by cost ÷ weight. The node's own virtual time is the tag served
+//! last. A waking child starts at the larger of the node's virtual time and its own tag, so sleeping neither
+//! earns credit nor cancels debt.
 
-use super::dice::Dice;
+use super::rng::Rng;
 use super::tree::Pick;
 
 /// The children of one node by virtual time.
@@ -12,7 +13,7 @@ use super::tree::Pick;
 pub(super) struct Heap {
     now: f64,
     children: Vec<Child>,
-    /// A heap by tag, then place. Four to a parent: fewer levels, and siblings share a cache line.
+    /// A 4-ary heap by tag, then place: fewer levels than a binary heap, and siblings share a cache line.
     awake: Vec<Entry>,
 }
 
@@ -20,7 +21,7 @@ pub(super) struct Heap {
 struct Child {
     tag: f64,
     weight: f64,
-    /// Where it stands in `awake`, or `ASLEEP`.
+    /// Its index in `awake`, or `ASLEEP`.
     at: u32,
 }
 
@@ -37,7 +38,7 @@ impl Entry {
 }
 
 const ASLEEP: u32 = u32::MAX;
-/// Beyond this, virtual time starts anew, so that small costs never vanish in the rounding of large tags.
+/// Beyond this, virtual time is rebased, so that small costs never vanish in the rounding of large tags.
 const FAR: f64 = (1_u64 << 48) as f64;
 const FAN: usize = 4;
 
@@ -83,14 +84,15 @@ impl Heap {
         self.put(at, entry);
     }
 
-    /// Makes this moment zero.
+    /// Rebases virtual time: now becomes zero.
     fn start_anew(&mut self) {
         let now = std::mem::take(&mut self.now);
         self.children.iter_mut().for_each(|child| child.tag -= now);
         self.awake.iter_mut().for_each(|entry| entry.tag -= now);
     }
 
-    /// As new, in the same memory: so many children that sleep, of the same weight, and none ahead.
+    /// Resets in the same memory to the given number of sleeping children, all with the same weight and no
+    /// debt.
     pub(super) fn restart(&mut self, children: usize, weight: f64) {
         self.now = 0.0;
         self.awake.clear();
@@ -98,8 +100,8 @@ impl Heap {
         self.children.resize(children, Child { tag: 0.0, weight, at: ASLEEP });
     }
 
-    /// Gives a child its weight, and wakes it or not. Only after [`restart`](Self::restart), place by place in
-    /// ascending order, in which nothing has to be moved: all are at the beginning of time.
+    /// Sets a child's weight and whether it is awake. Only valid after [`restart`](Self::restart), in
+    /// ascending order of place: all tags are zero, so no entry has to move.
     pub(super) fn seat(&mut self, place: usize, weight: f64, awake: bool) {
         self.children[place].weight = weight;
         if awake {
@@ -110,14 +112,14 @@ impl Heap {
         }
     }
 
-    /// Makes room for a child.
+    /// Grows the table to hold a child.
     fn hold(&mut self, place: usize) {
         if place >= self.children.len() {
             self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0, at: ASLEEP });
         }
     }
 
-    /// Gives a child another tag, and restores the order.
+    /// Sets a child's tag and restores the heap order.
     fn move_to(&mut self, place: usize, tag: f64) {
         let old = std::mem::replace(&mut self.children[place].tag, tag);
         let at = self.children[place].at;
@@ -133,7 +135,7 @@ impl Pick for Heap {
         self.hold(place);
         let Child { tag, weight: old, .. } = self.children[place];
         self.children[place].weight = weight;
-        // What it is ahead is service it had: kept as service, whatever that is worth now.
+        // The lead is service the child already got: keep the amount of service, rescaled to the new weight.
         self.move_to(place, self.now + (tag - self.now) * (old / weight));
     }
 
@@ -153,7 +155,7 @@ impl Pick for Heap {
 
     fn sleep(&mut self, place: usize) {
         let at = std::mem::replace(&mut self.children[place].at, ASLEEP) as usize;
-        let last = self.awake.pop().expect("who sleeps was awake");
+        let last = self.awake.pop().expect("a child that goes to sleep was awake");
         if at < self.awake.len() {
             self.put(at, last);
             self.up(at);
@@ -161,7 +163,7 @@ impl Pick for Heap {
         }
     }
 
-    fn pick(&mut self, _dice: &mut Dice) -> usize {
+    fn pick(&mut self, _rng: &mut Rng) -> usize {
         let first = self.awake[0];
         self.now = self.now.max(first.tag);
         if self.now > FAR {

@@ -1,9 +1,9 @@
 //! Shares as a product of transition matrices.
 //!
-//! Level *i* of a policy is a matrix with one row per entity above and one column per entity at that level; an
-//! entry is the column's part of its row. Every row sums to one and every column has one entry, because an
-//! entity has one parent: so a matrix is kept as one (row, part) per column, and multiplying by it costs one
-//! multiplication a column instead of rows × columns.
+//! Level *i* of a policy is a matrix with one row per entity of the level above and one column per entity of
+//! that level; an entry is the column's part of its row. Every row sums to one. Every column has one entry,
+//! because an entity has one parent. So a matrix is stored as one (row, part) per column, and multiplying by
+//! it costs one multiplication per column instead of rows × columns.
 
 use super::policy::{Level, Policy};
 use forebay_model::Job;
@@ -17,7 +17,7 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// From each column's row and weight: parts are the weights over their row's sum.
+    /// Builds it from each column's row and weight: a part is the weight divided by the row's sum.
     fn from_weights(rows: usize, mut columns: Vec<(usize, f64)>) -> Transition {
         let mut sums = vec![0.0; rows];
         for &(row, weight) in &columns {
@@ -29,20 +29,20 @@ impl Transition {
         Transition { rows, columns }
     }
 
-    /// The shares of this level's entities, given those of the level above.
+    /// The shares of this level's entities, given the shares of the level above.
     #[must_use]
     pub fn apply(&self, above: &[f64]) -> Vec<f64> {
-        assert_eq!(above.len(), self.rows, "levels that fit together");
+        assert_eq!(above.len(), self.rows, "rows match the level above");
         self.columns.iter().map(|&(row, part)| above[row] * part).collect()
     }
 
-    /// Each column's row (its parent in the level above) and its part of it.
+    /// Each column's row (its parent in the level above) and its part of that row.
     #[must_use]
     pub fn columns(&self) -> &[(usize, f64)] {
         &self.columns
     }
 
-    /// The matrix written out, row by row.
+    /// The dense matrix, row by row.
     #[must_use]
     pub fn dense(&self) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; self.columns.len()]; self.rows];
@@ -53,8 +53,8 @@ impl Transition {
     }
 }
 
-/// The matrices of a policy over these jobs, from the top down; the last one's columns are the jobs in their
-/// order. Under `fifo`, which promises no shares, they are those of `job-fair`.
+/// The matrices of a policy over these jobs, top down; the columns of the last one are the jobs in the given
+/// order. For `fifo`, which defines no shares, they are those of `job-fair`.
 #[must_use]
 pub fn transitions(policy: &Policy, jobs: &[Job]) -> Vec<Transition> {
     let mut parents = vec![0; jobs.len()];
@@ -80,7 +80,7 @@ pub fn transitions(policy: &Policy, jobs: &[Job]) -> Vec<Transition> {
     matrices
 }
 
-/// The name that makes jobs siblings at a level above jobs.
+/// The name that siblings share at a level above jobs.
 pub(super) fn label(level: Level, job: &Job) -> &str {
     match level {
         Level::Group => &job.group,
@@ -89,7 +89,7 @@ pub(super) fn label(level: Level, job: &Job) -> &str {
     }
 }
 
-/// Every job's share of the whole, in their order; they sum to one.
+/// Every job's share of the whole, in the given order; they sum to one.
 #[must_use]
 pub fn shares(policy: &Policy, jobs: &[Job]) -> Vec<f64> {
     if jobs.is_empty() {

@@ -1,4 +1,4 @@
-//! Shares as a tree that a person can read.
+//! Shares as a tree for display.
 
 use super::matrix::{label, transitions};
 use super::policy::Policy;
@@ -7,11 +7,11 @@ use forebay_model::Job;
 /// One line of the tree.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Line {
-    /// How far in: 0 at the top.
+    /// Depth: 0 at the top.
     pub depth: usize,
     /// `group astro`, `user ada`, `job 4711`.
     pub name: String,
-    /// Its share of the whole.
+    /// Share of the whole.
     pub share: f64,
 }
 
@@ -26,7 +26,7 @@ pub fn outline(policy: &Policy, jobs: &[Job]) -> Vec<Line> {
         above = matrix.apply(&above);
         shares.push(above.clone());
     }
-    // The path of each job, found by going up from it; sorted, siblings stand together.
+    // The path of each job, from its ancestors; sorting puts siblings together.
     let mut paths: Vec<(Vec<usize>, &Job)> = jobs
         .iter()
         .enumerate()

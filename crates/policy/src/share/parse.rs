@@ -1,17 +1,17 @@
-//! Reading a policy, and saying what is wrong with one.
+//! Parsing of policies, with helpful errors.
 
 use super::policy::{Level, Policy};
 use std::fmt;
 use std::ops::Range;
 
-/// Longest policy that is read; the longest canonical one is shorter.
+/// Longest policy that is accepted; the longest canonical one is shorter.
 const MAX_POLICY: usize = 128;
 
-/// Why a line is not a policy: says what is wrong, points at the word, and offers the nearest right one.
+/// Why a line is not a policy: the cause, the position of the wrong word, and the nearest correct one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyError {
     text: String,
-    /// Characters of the text that are wrong; one behind the end if something is missing there.
+    /// Wrong characters of the text; one past the end if something is missing there.
     at: Range<usize>,
     why: String,
     instead: Option<String>,
@@ -24,7 +24,7 @@ impl PolicyError {
         self.at.clone()
     }
 
-    /// What to write instead of them, if there is a good guess.
+    /// What to write instead, if there is a good guess.
     #[must_use]
     pub fn instead(&self) -> Option<&str> {
         self.instead.as_deref()
@@ -72,13 +72,13 @@ pub(super) fn parse(line: &str) -> Result<Policy, PolicyError> {
     if let [only] = words.as_slice() {
         return match only.text {
             "fifo" => Ok(Policy::FIFO),
-            "" => Err(fail(0..1, "a policy is missing here", None)),
+            "" => Err(fail(0..1, "the policy is missing", None)),
             word if Level::ALL.iter().any(|level| level.word() == word) => {
                 let instead = format!("{word}-fair");
                 Err(fail(end..end + 1, "a policy other than fifo ends in -fair", Some(&instead)))
             }
             word => {
-                let why = format!("\"{}\" is no policy", printable(word));
+                let why = format!("\"{}\" is not a policy", printable(word));
                 Err(fail(only.at.clone(), &why, nearest(word, &POLICIES)))
             }
         };
@@ -103,12 +103,12 @@ pub(super) fn parse(line: &str) -> Result<Policy, PolicyError> {
         });
     }
     if joint {
-        return Err(fail(last.at.clone(), "what is shared between is missing before this word", None));
+        return Err(fail(last.at.clone(), "a level is missing before this word", None));
     }
     Ok(Policy::new(levels))
 }
 
-/// The level a word stands for, below those before it; or what is wrong with it, and a better word.
+/// The level that a word names, below the levels before it; or the error, and a better word.
 fn level(word: &Word<'_>, above: &[Level]) -> Result<Level, (String, Option<&'static str>)> {
     let text = printable(word.text);
     let Some(level) = Level::ALL.into_iter().find(|level| level.word() == word.text) else {
@@ -116,11 +116,11 @@ fn level(word: &Word<'_>, above: &[Level]) -> Result<Level, (String, Option<&'st
             "fair" => ("\"fair\" comes once, at the end".to_owned(), None),
             "fifo" => ("\"fifo\" stands alone: it shares nothing".to_owned(), None),
             "then" => ("\"then\" stands between two levels".to_owned(), None),
-            _ => (format!("\"{text}\" is nothing to share between"), nearest(word.text, &LEVELS)),
+            _ => (format!("\"{text}\" is not a sharing level"), nearest(word.text, &LEVELS)),
         });
     };
     if above.contains(&level) {
-        return Err((format!("\"{text}\" is named twice"), None));
+        return Err((format!("\"{text}\" occurs twice"), None));
     }
     match above.last() {
         Some(leaf) if leaf.is_leaf() => {
@@ -133,7 +133,7 @@ fn level(word: &Word<'_>, above: &[Level]) -> Result<Level, (String, Option<&'st
 const LEVELS: [&str; 6] = ["group", "user", "job", "size", "priority", "then"];
 const POLICIES: [&str; 6] = ["fifo", "job-fair", "size-fair", "user-fair", "priority-fair", "group-fair"];
 
-/// The words between hyphens, with their places counted in characters.
+/// The words between hyphens, with their positions in characters.
 fn words(line: &str) -> Vec<Word<'_>> {
     let mut start = 0;
     line.split('-')
@@ -149,7 +149,7 @@ fn printable(word: &str) -> String {
     word.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// The candidate that is fewest edits away, if it is near enough to be meant.
+/// The candidate with the smallest edit distance, if it is close enough.
 fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     let (candidate, edits) = candidates
@@ -159,7 +159,7 @@ fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     (edits <= 1 + candidate.len() / 3).then_some(candidate)
 }
 
-/// How many letters must be put in, taken out or changed to make one word the other.
+/// Edit distance: insertions, deletions and substitutions.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_the_papers_is_read_and_printed_canonically() {
+    fn published_policy_names_parse_and_print_canonically() {
         for (line, canonical) in [
             ("fifo", "fifo"),
             (" job-fair ", "job-fair"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_pointed_at() {
+    fn parse_error_points_at_the_wrong_word() {
         for (line, carets, says) in [
             ("group-then-usr-fair", "           ^^^", "did you mean \"user\"?"),
             ("groop-fair", "^^^^^", "did you mean \"group\"?"),
@@ -214,20 +214,20 @@ mod tests {
             ("size", "    ^", "did you mean \"size-fair\"?"),
             ("fiffo", "^^^^^", "did you mean \"fifo\"?"),
             ("jobfair", "^^^^^^^", "did you mean \"job-fair\"?"),
-            ("user-user-fair", "     ^^^^", "named twice"),
+            ("user-user-fair", "     ^^^^", "occurs twice"),
             ("size-user-fair", "     ^^^^", "nothing can come below it"),
             ("job-fair-fair", "    ^^^^", "comes once"),
             ("fifo-fair", "^^^^", "stands alone"),
             ("then-user-fair", "^^^^", "between two levels"),
             ("user-then-then-job-fair", "          ^^^^", "between two levels"),
             ("user-then-fair", "          ^^^^", "missing before this word"),
-            ("-fair", "^", "is nothing to share between"),
-            ("user--fair", "     ^", "is nothing to share between"),
-            ("", "^", "a policy is missing here"),
+            ("-fair", "^", "is not a sharing level"),
+            ("user--fair", "     ^", "is not a sharing level"),
+            ("", "^", "the policy is missing"),
             ("User-fair", "^^^^", "did you mean \"user\"?"),
-            ("gruppe-ünd-fair", "^^^^^^", "nothing to share between"),
-            ("user-ünd-fair", "     ^^^", "nothing to share between"),
-            ("user-\u{7}-fair", "     ^", "nothing to share between"),
+            ("gruppe-ünd-fair", "^^^^^^", "not a sharing level"),
+            ("user-ünd-fair", "     ^^^", "not a sharing level"),
+            ("user-\u{7}-fair", "     ^", "not a sharing level"),
         ] {
             let error = line.parse::<Policy>().expect_err(line).to_string();
             let lines: Vec<&str> = error.lines().collect();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_travels_as_a_string() {
+    fn policy_serializes_as_a_string() {
         use serde::Deserialize;
         use serde::de::IntoDeserializer;
         use serde::de::value::{Error, StrDeserializer};

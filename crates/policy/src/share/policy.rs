@@ -1,4 +1,4 @@
-//! The administrator's one line.
+//! The sharing policy: one line written by the administrator.
 
 use super::parse::{PolicyError, parse};
 use forebay_model::Job;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What one level of a policy shares between.
+/// What one level of a policy divides capacity between.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Level {
     /// Groups, evenly.
@@ -24,7 +24,7 @@ pub enum Level {
 impl Level {
     pub(super) const ALL: [Level; 5] = [Level::Group, Level::User, Level::Job, Level::Size, Level::Priority];
 
-    /// The word for it in a policy.
+    /// Its word in a policy.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -36,13 +36,13 @@ impl Level {
         }
     }
 
-    /// Whether it shares between jobs, so that nothing can come below it.
+    /// Whether it divides between jobs, so that no level can follow.
     #[must_use]
     pub fn is_leaf(self) -> bool {
         matches!(self, Level::Job | Level::Size | Level::Priority)
     }
 
-    /// What a job weighs against its siblings at this level; a job that says "none" counts as one.
+    /// A job's weight against its siblings at this level; a value of zero counts as one.
     pub(super) fn weight(self, job: &Job) -> f64 {
         match self {
             Level::Group | Level::User | Level::Job => 1.0,
@@ -52,13 +52,14 @@ impl Level {
     }
 }
 
-/// How a server's work is shared: `fifo`, or levels from the top down such as `group-then-user-then-size-fair`.
+/// How a server's work is shared: `fifo`, or levels from the top down such as
+/// `group-then-user-then-size-fair`.
 ///
-/// Reads every name of the papers (`then` may be left out at any joint), prints the canonical one.
+/// Parses every name of the papers (`then` may be omitted), prints the canonical one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Policy {
-    /// None for `fifo`. Each level at most once, and a leaf only at the end.
+    /// Empty for `fifo`. Each level occurs at most once, and a leaf only at the end.
     levels: Vec<Level>,
 }
 
@@ -70,13 +71,13 @@ impl Policy {
         Policy { levels }
     }
 
-    /// Whether requests are simply served in their order.
+    /// Whether requests are served in order of arrival.
     #[must_use]
     pub fn is_fifo(&self) -> bool {
         self.levels.is_empty()
     }
 
-    /// The levels it names, from the top down.
+    /// The levels, from the top down.
     #[must_use]
     pub fn levels(&self) -> &[Level] {
         &self.levels
@@ -87,7 +88,7 @@ impl Policy {
         self.levels.iter().copied().filter(|level| !level.is_leaf())
     }
 
-    /// How the jobs at the bottom are shared between: evenly unless the policy says otherwise.
+    /// How capacity is divided between the jobs at the bottom: evenly unless the policy names a leaf level.
     pub(super) fn leaf(&self) -> Level {
         self.levels.last().copied().filter(|level| level.is_leaf()).unwrap_or(Level::Job)
     }

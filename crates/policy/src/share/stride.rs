@@ -1,42 +1,43 @@
 //! Deterministic fair sharing in virtual time.
 
-use super::book::{Book, Joined};
 use super::cost::{Cost, Tick, Ticket};
-use super::dice::Dice;
 use super::heap::Heap;
+use super::job_table::{JobTable, Joined};
 use super::policy::Policy;
+use super::rng::Rng;
 use super::scheduler::{Next, Request, Scheduler};
 use super::tree::Tree;
 use forebay_model::{Job, JobId, Result};
 
-/// Always serves the job that is furthest behind its share, at every level of the policy (hierarchical start-time
-/// fair queueing). A decision costs O(levels · log jobs).
+/// Always serves the job that is furthest below its share, at every level of the policy (hierarchical
+/// start-time fair queueing). A decision costs O(levels · log jobs).
 ///
-/// **Bound.** Let every request cost at most *c*, and let job *j* have share *s* of *n* jobs. While a request of *j*
-/// is first of its job, less than *c*/*s* + *n*·*c* is served of others per level of the policy, whatever they do.
+/// **Bound.** Let every request cost at most *c*, and let job *j* have share *s* of *n* jobs. While a request
+/// of *j* is the first of its job, the scheduler serves less than *c*/*s* + *n*·*c* of other jobs per level
+/// of the policy.
 #[derive(Debug)]
 pub struct Stride {
-    book: Book,
+    job_table: JobTable,
     tree: Tree<Heap>,
-    /// Never thrown: a heap does not draw lots.
-    dice: Dice,
+    /// Unused: a heap needs no random numbers.
+    rng: Rng,
 }
 
 impl Stride {
-    /// Shares as this policy says.
+    /// Follows the shares of `policy`.
     #[must_use]
     pub fn new(policy: &Policy) -> Stride {
-        Stride { book: Book::new(), tree: Tree::new(policy), dice: Dice::new(0) }
+        Stride { job_table: JobTable::new(), tree: Tree::new(policy), rng: Rng::new(0) }
     }
 }
 
 impl Scheduler for Stride {
     fn join(&mut self, job: &Job) -> Result<()> {
-        match self.book.join(job)? {
-            Joined::New(slot) => self.tree.add(&self.book, slot),
+        match self.job_table.join(job)? {
+            Joined::New(slot) => self.tree.add(&self.job_table, slot),
             Joined::Changed(slot) => {
-                self.tree.remove(slot, self.book.head(slot).is_some());
-                self.tree.add(&self.book, slot);
+                self.tree.remove(slot, self.job_table.head(slot).is_some());
+                self.tree.add(&self.job_table, slot);
             }
             Joined::Same => {}
         }
@@ -44,33 +45,33 @@ impl Scheduler for Stride {
     }
 
     fn leave(&mut self, job: JobId) {
-        if let Some(slot) = self.book.leave(job) {
+        if let Some(slot) = self.job_table.leave(job) {
             self.tree.remove(slot, false);
         }
     }
 
     fn set_policy(&mut self, policy: &Policy) {
-        let slots: Vec<usize> = self.book.members().collect();
-        self.tree.rebuild(policy, &self.book, &slots);
+        let slots: Vec<usize> = self.job_table.members().collect();
+        self.tree.rebuild(policy, &self.job_table, &slots);
     }
 
     fn assign(&mut self, shares: &[(JobId, f64)]) {
-        let shares = self.book.by_slot(shares);
-        self.tree.assign(&self.book, &shares);
+        let shares = self.job_table.by_slot(shares);
+        self.tree.assign(&self.job_table, &shares);
     }
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
-        let (slot, first) = self.book.arrive(job, cost, ticket);
+        let (slot, first) = self.job_table.arrive(job, cost, ticket);
         if !self.tree.has(slot) {
-            self.tree.add(&self.book, slot);
+            self.tree.add(&self.job_table, slot);
         } else if first {
             self.tree.wake(slot);
         }
     }
 
     fn next(&mut self, _now: Tick) -> Next {
-        let Some(slot) = self.tree.pick(&mut self.dice) else { return Next::Nobody };
-        let (ticket, cost, last) = self.book.pop(slot);
+        let Some(slot) = self.tree.pick(&mut self.rng) else { return Next::Idle };
+        let (ticket, cost, last) = self.job_table.pop(slot);
         self.tree.charge(slot, cost.amount());
         if last {
             self.tree.sleep(slot);
@@ -79,7 +80,7 @@ impl Scheduler for Stride {
     }
 
     fn done(&mut self, job: JobId, asked: Cost, actual: Cost) {
-        let (slot, gone) = self.book.done(job);
+        let (slot, gone) = self.job_table.done(job);
         if gone {
             self.tree.remove(slot, false);
         } else if asked != actual && self.tree.has(slot) {
@@ -88,23 +89,23 @@ impl Scheduler for Stride {
     }
 
     fn waiting(&self) -> usize {
-        self.book.waiting()
+        self.job_table.waiting()
     }
 
     fn glance(&self, job: JobId, step: usize) -> usize {
         if step == 0 {
-            return self.book.waiting() + self.book.size() + self.tree.awake() + self.tree.size();
+            return self.job_table.waiting() + self.job_table.size() + self.tree.awake() + self.tree.size();
         }
-        let slot = self.book.slot(job);
-        self.book.glance(slot, step) + self.tree.glance(slot, step)
+        let slot = self.job_table.slot(job);
+        self.job_table.glance(slot, step) + self.tree.glance(slot, step)
     }
 
     fn take_all(&mut self) -> Vec<Request> {
-        for slot in self.book.members().collect::<Vec<_>>() {
-            if self.book.head(slot).is_some() {
+        for slot in self.job_table.members().collect::<Vec<_>>() {
+            if self.job_table.head(slot).is_some() {
                 self.tree.sleep(slot);
             }
         }
-        self.book.take_all()
+        self.job_table.take_all()
     }
 }

@@ -1,9 +1,10 @@
-//! A draw over segments: the children of one node that are awake, each as long as its weight.
+//! Weighted random choice between the awake children of one node; each child is a segment as long as its
+//! weight.
 //!
-//! The segments lie in a binary tree of sums, so a draw, a waking and a falling asleep cost one path of it. Sums are
-//! always made anew from the two below, never adjusted, so rounding does not add up.
+//! The segments are the leaves of a binary tree of sums, so a draw, a wake and a sleep cost one path of it.
+//! Sums are always recomputed from the two below, never adjusted, so rounding errors do not accumulate.
 
-use super::dice::Dice;
+use super::rng::Rng;
 use super::tree::Pick;
 
 /// The children of one node as segments of a line.
@@ -42,7 +43,7 @@ impl Sums {
         }
     }
 
-    /// The part of a child among those awake.
+    /// A child's part among the awake children.
     pub(super) fn part(&self, place: usize) -> f64 {
         self.weights[place] / self.sums[1].max(self.weights[place])
     }
@@ -75,17 +76,17 @@ impl Pick for Sums {
     }
 
     fn sleep(&mut self, place: usize) {
-        assert!(self.is_awake(place), "who sleeps was awake");
+        assert!(self.is_awake(place), "a child that goes to sleep was awake");
         self.set(place, 0.0);
         self.awake -= 1;
     }
 
-    fn pick(&mut self, dice: &mut Dice) -> usize {
-        let mut point = dice.unit() * self.sums[1];
+    fn pick(&mut self, rng: &mut Rng) -> usize {
+        let mut point = rng.unit() * self.sums[1];
         let mut at = 1;
         while at < self.width() {
             at *= 2;
-            // Rounding may leave a point behind the last segment: an empty half is never entered.
+            // Rounding may leave a point past the last segment: an empty half is never entered.
             if point >= self.sums[at] && self.sums[at + 1] > 0.0 {
                 point -= self.sums[at];
                 at += 1;
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draw_hits_each_segment_by_its_length_and_none_that_sleeps() {
+    fn draw_follows_weights_and_skips_sleeping_children() {
         let mut sums = Sums::default();
         let weights = [5.0, 1.0, 2.0, 0.5, 1.5, 4.0, 3.0];
         for (place, &weight) in weights.iter().enumerate() {
@@ -115,10 +116,10 @@ mod tests {
         }
         sums.sleep(0);
         sums.sleep(6);
-        let mut dice = Dice::new(4);
+        let mut rng = Rng::new(4);
         let mut hits = [0_u32; 7];
         for _ in 0..90_000 {
-            hits[sums.pick(&mut dice)] += 1;
+            hits[sums.pick(&mut rng)] += 1;
         }
         assert_eq!((hits[0], hits[6]), (0, 0));
         for place in 1..6 {

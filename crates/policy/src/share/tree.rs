@@ -1,33 +1,33 @@
-//! Jobs below users below groups, as the policy says, with a choice at every node.
+//! Tree of groups, users and jobs as the policy defines it, with a choice at every node.
 //!
-//! The choice goes from the top down among those awake, so an idle job's share goes to its siblings, an idle user's
-//! to the other users of the group, and so on. Drawing at every node is drawing once over the product of the
-//! transition matrices of those awake, without having to multiply them at every change.
+//! The choice descends among the awake children, so an idle job's share goes to its siblings, an idle user's
+//! to the other users of the group, and so on. Drawing at every node equals drawing once over the product of
+//! the transition matrices of the awake entities, without multiplying them at every change.
 
-use super::book::Book;
-use super::dice::Dice;
+use super::job_table::JobTable;
 use super::matrix::label;
 use super::policy::Policy;
+use super::rng::Rng;
 use super::sums::Sums;
 use std::collections::HashMap;
 
-/// How one node chooses between its children, which are known by their place.
+/// How one node chooses between its children. A child is identified by its place.
 pub(super) trait Pick: Default {
-    /// The weight of a child has changed.
+    /// Changes the weight of a child.
     fn weigh(&mut self, place: usize, weight: f64);
-    /// A child that was never here before: its place may have been another's.
+    /// Adds a new child at a place that an earlier child may have used.
     fn reset(&mut self, place: usize, weight: f64);
-    /// A sleeping child wants to be chosen.
+    /// A sleeping child has requests now.
     fn wake(&mut self, place: usize);
-    /// A child that is awake has nothing more to be chosen for.
+    /// An awake child has no more requests.
     fn sleep(&mut self, place: usize);
-    /// Chooses one of those awake; there is one.
-    fn pick(&mut self, dice: &mut Dice) -> usize;
-    /// So much was done for a child, or less than nothing if less was done than charged before.
+    /// Chooses an awake child; at least one must be awake.
+    fn pick(&mut self, rng: &mut Rng) -> usize;
+    /// Charges a child for the given work; negative if less was done than charged before.
     fn charge(&mut self, place: usize, cost: f64);
-    /// How many are awake.
+    /// How many children are awake.
     fn awake(&self) -> usize;
-    /// Reads what is read when a child is chosen.
+    /// Prefetches the memory that choosing this child reads.
     fn glance(&self, _place: usize) -> usize {
         self.awake()
     }
@@ -36,7 +36,7 @@ pub(super) trait Pick: Default {
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
-/// The tree over the slots of a book.
+/// The tree over the slots of a job table.
 #[derive(Debug)]
 pub(super) struct Tree<P> {
     policy: Policy,
@@ -45,7 +45,7 @@ pub(super) struct Tree<P> {
     names: HashMap<(u32, String), u32>,
     /// By slot.
     leaves: Vec<Link>,
-    /// Shares that the servers have agreed on, by slot; `None`: the policy's own.
+    /// Shares computed from all servers' tables, by slot; `None`: the policy's own.
     assigned: Option<Assigned>,
     awake: usize,
 }
@@ -62,7 +62,7 @@ impl Assigned {
     }
 }
 
-/// Where something hangs: below which node, at which place.
+/// Position in the tree: the parent node and the place there.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     parent: u32,
@@ -72,7 +72,7 @@ struct Link {
 
 const LOOSE: Link = Link { parent: NONE, place: 0, weight: 1.0 };
 
-/// A group or a user; the root.
+/// A group, a user, or the root.
 #[derive(Debug)]
 struct Node<P> {
     link: Link,
@@ -84,7 +84,7 @@ struct Node<P> {
 
 #[derive(Clone, Copy, Debug)]
 enum Child {
-    Nobody,
+    Vacant,
     Slot(u32),
     Node(u32),
 }
@@ -95,7 +95,7 @@ impl<P: Pick> Node<P> {
         Node { link, pick: P::default(), children, vacant, name: name.to_owned() }
     }
 
-    /// Takes a child in.
+    /// Adds a child.
     fn adopt(&mut self, me: u32, child: Child, weight: f64) -> Link {
         let place = self.vacant.pop().unwrap_or(self.children.len() as u32);
         if place as usize == self.children.len() {
@@ -121,17 +121,17 @@ impl<P: Pick> Tree<P> {
         }
     }
 
-    /// The same jobs under another policy.
-    pub(super) fn rebuild(&mut self, policy: &Policy, book: &Book, slots: &[usize]) {
+    /// Rebuilds the tree of the same jobs under another policy.
+    pub(super) fn rebuild(&mut self, policy: &Policy, job_table: &JobTable, slots: &[usize]) {
         *self = Tree { assigned: self.assigned.take(), ..Tree::new(policy) };
         for &slot in slots {
-            self.add(book, slot);
+            self.add(job_table, slot);
         }
     }
 
-    /// A job has come.
-    pub(super) fn add(&mut self, book: &Book, slot: usize) {
-        let job = book.job(slot);
+    /// Adds a job.
+    pub(super) fn add(&mut self, job_table: &JobTable, slot: usize) {
+        let job = job_table.job(slot);
         let levels: Vec<_> = self.policy.inner().collect();
         let at = levels.into_iter().fold(ROOT, |at, level| self.below(at, label(level, job)));
         let weight = match &self.assigned {
@@ -145,19 +145,19 @@ impl<P: Pick> Tree<P> {
         if self.assigned.is_some() {
             self.add_weight(at, weight);
         }
-        if book.head(slot).is_some() {
+        if job_table.head(slot).is_some() {
             self.wake(slot);
         }
     }
 
-    /// The node of this name below another, made if need be.
+    /// The node of this name below another, created if missing.
     fn below(&mut self, parent: u32, name: &str) -> u32 {
         let key = (parent, name.to_owned());
         if let Some(&node) = self.names.get(&key) {
             return node;
         }
         let node = self.free.pop().unwrap_or(self.nodes.len() as u32);
-        // With assigned shares it grows by those of its jobs.
+        // With assigned shares its weight is the sum of its jobs' shares, added later.
         let weight = if self.assigned.is_some() { f64::MIN_POSITIVE } else { 1.0 };
         let link = self.nodes[parent as usize].adopt(parent, Child::Node(node), weight);
         let new = Node::new(name, link);
@@ -170,7 +170,7 @@ impl<P: Pick> Tree<P> {
         node
     }
 
-    /// A job has gone, or is to be put elsewhere.
+    /// Removes a job, or takes it out to insert it elsewhere.
     pub(super) fn remove(&mut self, slot: usize, awake: bool) {
         if awake {
             self.sleep(slot);
@@ -180,10 +180,10 @@ impl<P: Pick> Tree<P> {
             assigned.shares.remove(&slot);
             self.add_weight(link.parent, -link.weight);
         }
-        // Parents that have no other child go with it.
+        // Remove parents that have no other child.
         loop {
             let parent = &mut self.nodes[link.parent as usize];
-            parent.children[link.place as usize] = Child::Nobody;
+            parent.children[link.place as usize] = Child::Vacant;
             parent.vacant.push(link.place);
             if link.parent == ROOT || parent.vacant.len() < parent.children.len() {
                 return;
@@ -199,24 +199,24 @@ impl<P: Pick> Tree<P> {
         self.leaves.get(slot).is_some_and(|link| link.parent != NONE)
     }
 
-    /// Uses these shares by slot, which sum to one, or the policy's own if there are none.
-    pub(super) fn assign(&mut self, book: &Book, shares: &[(usize, f64)]) {
+    /// Uses these shares by slot, which sum to one, or the policy's own if the list is empty.
+    pub(super) fn assign(&mut self, job_table: &JobTable, shares: &[(usize, f64)]) {
         let average = 1.0 / shares.len() as f64;
         self.assigned = (!shares.is_empty()).then(|| Assigned {
             shares: shares.iter().map(|&(slot, share)| (slot, share.max(average / 1_000.0))).collect(),
             average,
         });
-        self.reweigh(book, ROOT);
+        self.reweigh(job_table, ROOT);
     }
 
-    /// Sets the weights of all below a node; their sum if shares are assigned, else one.
-    fn reweigh(&mut self, book: &Book, node: u32) -> f64 {
+    /// Sets the weights of all entities below a node. Returns their sum if shares are assigned, else one.
+    fn reweigh(&mut self, job_table: &JobTable, node: u32) -> f64 {
         let mut sum = 0.0;
         for place in 0..self.nodes[node as usize].children.len() {
             let weight = match self.nodes[node as usize].children[place] {
-                Child::Nobody => continue,
+                Child::Vacant => continue,
                 Child::Node(child) => {
-                    let weight = self.reweigh(book, child);
+                    let weight = self.reweigh(job_table, child);
                     self.nodes[child as usize].link.weight = weight;
                     weight
                 }
@@ -224,7 +224,7 @@ impl<P: Pick> Tree<P> {
                     let slot = slot as usize;
                     let weight = match &self.assigned {
                         Some(assigned) => assigned.share(slot),
-                        None => self.policy.leaf().weight(book.job(slot)),
+                        None => self.policy.leaf().weight(job_table.job(slot)),
                     };
                     self.leaves[slot].weight = weight;
                     weight
@@ -236,7 +236,7 @@ impl<P: Pick> Tree<P> {
         if self.assigned.is_some() { sum } else { 1.0 }
     }
 
-    /// Adds to the weight of a node and of all above it.
+    /// Adds to the weight of a node and of all its ancestors.
     fn add_weight(&mut self, node: u32, more: f64) {
         let mut at = node;
         while at != ROOT {
@@ -248,7 +248,7 @@ impl<P: Pick> Tree<P> {
         }
     }
 
-    /// A job has requests again.
+    /// A job has waiting requests again.
     pub(super) fn wake(&mut self, slot: usize) {
         self.awake += 1;
         let mut link = self.leaves[slot];
@@ -262,7 +262,7 @@ impl<P: Pick> Tree<P> {
         }
     }
 
-    /// A job's last request was taken.
+    /// A job's last waiting request was taken.
     pub(super) fn sleep(&mut self, slot: usize) {
         self.awake -= 1;
         let mut link = self.leaves[slot];
@@ -276,23 +276,23 @@ impl<P: Pick> Tree<P> {
         }
     }
 
-    /// The slot of the job that is next, if any is awake.
-    pub(super) fn pick(&mut self, dice: &mut Dice) -> Option<usize> {
+    /// The slot of the job to serve next, if any is awake.
+    pub(super) fn pick(&mut self, rng: &mut Rng) -> Option<usize> {
         if self.awake == 0 {
             return None;
         }
         let mut at = ROOT;
         loop {
             let node = &mut self.nodes[at as usize];
-            match node.children[node.pick.pick(dice)] {
+            match node.children[node.pick.pick(rng)] {
                 Child::Slot(slot) => return Some(slot as usize),
                 Child::Node(child) => at = child,
-                Child::Nobody => unreachable!("nobody is never awake"),
+                Child::Vacant => unreachable!("a vacant place is never awake"),
             }
         }
     }
 
-    /// So much was done for a job.
+    /// Charges a job for the given work.
     pub(super) fn charge(&mut self, slot: usize, cost: f64) {
         let mut link = self.leaves[slot];
         while link.parent != NONE {
@@ -302,7 +302,7 @@ impl<P: Pick> Tree<P> {
         }
     }
 
-    /// Reads what is read when a job's turn comes or goes.
+    /// Prefetches the memory that serving this job reads.
     pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
         let mut link = self.leaves.get(slot).copied().unwrap_or(LOOSE);
         let mut seen = self.nodes[ROOT as usize].pick.awake();
@@ -311,7 +311,7 @@ impl<P: Pick> Tree<P> {
             let place = link.place as usize;
             seen += parent.children.len() + parent.pick.awake();
             if step > 2 {
-                let child = matches!(parent.children[place], Child::Nobody);
+                let child = matches!(parent.children[place], Child::Vacant);
                 seen += parent.pick.glance(place) + usize::from(child);
             }
             link = parent.link;
@@ -331,7 +331,7 @@ impl<P: Pick> Tree<P> {
 }
 
 impl Tree<Sums> {
-    /// The share of a job among those awake.
+    /// The share of a job among the awake jobs.
     pub(super) fn share(&self, slot: usize) -> f64 {
         let mut share = 1.0;
         let mut link = self.leaves[slot];

@@ -1,40 +1,40 @@
-//! What is believed of a job's own words.
+//! Which claims about a job are believed.
 //!
-//! | what | who is believed |
-//! |---|---|
-//! | user | nobody's words: the authenticated caller, always |
-//! | group | the caller, if the authenticated user is a member of it; else the user's first group |
-//! | job id | the caller, unless another user's job has it: then it is a job of its own, `ID@USER` |
-//! | nodes, priority | whoever vouches for the job (an authenticated root or owner of the service, such as a batch system's prologue); else the caller, up to the site's limits, and never more than was said first |
+//! | claim | accepted from |
+//! | --- | --- |
+//! | user | no claim: always the authenticated caller |
+//! | group | the caller, if the authenticated user is a member; else the user's first group is used |
+//! | job id | the caller, unless another user's job has it: then the job becomes `ID@USER` |
+//! | nodes, priority | a privileged caller (root or the owner of the service, such as a batch system's prologue); else the caller, up to the site's limits and never more than it claimed first |
 //!
-//! So a lie costs other *users* nothing under any policy that shares between users or groups first, whatever the
-//! limits; under `size-fair` or `priority-fair` alone it gains at most the site's limits, which a site that
-//! vouches for its jobs sets to one. Servers believe each other, but only what could be true: see
-//! [`Peers`](super::Peers).
+//! A false claim costs other *users* nothing under any policy that shares between users or groups first,
+//! whatever the limits. Under `size-fair` or `priority-fair` alone it gains at most the site's limits; a site
+//! whose batch system describes its jobs sets these to one. Servers believe each other, but only what is
+//! possible: see [`Peers`](super::Peers).
 
 use forebay_model::{Job, MAX_LABEL};
 
-/// The site's limits for jobs that nobody vouches for.
+/// The site's limits for jobs that no privileged caller has described.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Trust {
-    /// Most nodes that are believed.
+    /// Most nodes that are accepted.
     pub most_nodes: u32,
-    /// Highest priority that is believed.
+    /// Highest priority that is accepted.
     pub most_priority: u32,
 }
 
-/// Who describes a job, as authenticated.
+/// The authenticated process that describes a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// The user's name.
     pub user: String,
-    /// The names of the user's groups, the first one first.
+    /// The names of the user's groups, the primary group first.
     pub groups: Vec<String>,
-    /// Whether this caller may vouch for jobs: root, or the owner of the service.
+    /// Whether this caller may describe jobs without limits: root, or the owner of the service.
     pub vouches: bool,
 }
 
-/// What was not believed.
+/// A rejected claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
     /// The caller is another user.
@@ -50,7 +50,7 @@ pub enum Doubt {
 }
 
 impl Trust {
-    /// The job as it is believed to be, and what was not believed. `known` is what is on record under its name.
+    /// The accepted description, and the rejected claims. `known` is the recorded job of that name.
     #[must_use]
     pub fn believe(&self, claim: &Job, caller: &Caller, known: Option<&Job>) -> (Job, Vec<Doubt>) {
         let mut job = claim.clone();
@@ -89,7 +89,7 @@ fn at_least_one(job: Job) -> Job {
     Job { nodes: job.nodes.max(1), ..job }
 }
 
-/// `LABEL@USER`, cut to what a label may have; the user's end, which tells them apart, is kept.
+/// `LABEL@USER`, shortened to the longest label; keeps the end, which distinguishes users.
 fn other_name(label: &str, user: &str) -> String {
     let mut name = label.to_owned();
     let tail = format!("@{user}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lie_gains_nothing() {
+    fn false_job_claims_gain_nothing() {
         let trust = Trust { most_nodes: 100, most_priority: 5 };
         let ada = Caller { user: "ada".into(), groups: vec!["astro".into(), "ml".into()], vouches: false };
         let root = Caller { user: "root".into(), groups: vec![], vouches: true };

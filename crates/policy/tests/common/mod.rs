@@ -1,15 +1,15 @@
-//! What several tests need: seeds, jobs in one line, and a device in virtual time.
+//! Shared test code: seeds, jobs in one line, and a device in virtual time.
 
 #![allow(dead_code, unreachable_pub)]
 
 use forebay_model::{Job, JobId};
-use forebay_policy::share::{Cost, Dice, Next, Policy, Scheduler, Tick, Ticket};
+use forebay_policy::share::{Cost, Next, Policy, Rng, Scheduler, Tick, Ticket};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// The seed of the environment, or this one.
-pub fn seed(usual: u64) -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+/// The seed from the environment, or the given default.
+pub fn seed(default: u64) -> u64 {
+    std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// `id user group nodes priority`
@@ -20,10 +20,10 @@ pub fn job(words: &str) -> Job {
     Job { label: word(0), user: word(1), group: word(2), nodes: number(3), priority: number(4) }
 }
 
-/// Any policy that shares.
-pub fn random_policy(dice: &mut Dice) -> Policy {
-    let inner = ["", "group-", "user-", "group-then-user-", "user-group-"][dice.below(5) as usize];
-    let leaf = ["", "job-", "size-", "priority-"][dice.below(4) as usize];
+/// Any policy except `fifo`.
+pub fn random_policy(rng: &mut Rng) -> Policy {
+    let inner = ["", "group-", "user-", "group-then-user-", "user-group-"][rng.below(5) as usize];
+    let leaf = ["", "job-", "size-", "priority-"][rng.below(4) as usize];
     let name = if inner.is_empty() && leaf.is_empty() {
         "job-fair".to_owned()
     } else {
@@ -33,20 +33,20 @@ pub fn random_policy(dice: &mut Dice) -> Policy {
 }
 
 /// Jobs of a few users in a few groups.
-pub fn random_jobs(dice: &mut Dice, count: usize) -> Vec<Job> {
+pub fn random_jobs(rng: &mut Rng, count: usize) -> Vec<Job> {
     (0..count)
         .map(|id| Job {
             label: id.to_string(),
-            user: format!("u{}", dice.below(6)),
-            group: format!("g{}", dice.below(4)),
-            nodes: dice.below(65) as u32,
-            priority: dice.below(11) as u32,
+            user: format!("u{}", rng.below(6)),
+            group: format!("g{}", rng.below(4)),
+            nodes: rng.below(65) as u32,
+            priority: rng.below(11) as u32,
         })
         .collect()
 }
 
-/// What a job does: keeps `depth` requests of `size` outstanding from `from` until `to`, each sent anew `think` after
-/// the one before it was done.
+/// Load of a job: `depth` requests of `size` outstanding from `from` until `to`; each is sent again `think`
+/// after it was done.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub job: Job,
@@ -80,16 +80,17 @@ impl Load {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
-    /// A request of a job is done, that cost so much.
+    /// A request of a job with this cost is done.
     Done(usize, u64),
     Join(usize),
     Leave(usize),
     Send(usize),
-    /// Somebody said: not before now.
+    /// The instant of an earlier [`Next::NotBefore`].
     Ask,
 }
 
-/// A device that works on up to `turns` requests at once, at `rate` a second together, and a scheduler before it.
+/// A device that serves up to `turns` requests at once, at `rate` per second in total, with a scheduler in
+/// front.
 pub struct World {
     pub scheduler: Box<dyn Scheduler>,
     pub now: Tick,
@@ -101,10 +102,10 @@ pub struct World {
     running: usize,
     tickets: u64,
     of: HashMap<Ticket, usize>,
-    /// What was done for each load, and when.
+    /// Completed work of each load, with times.
     pub done: Vec<Vec<(Tick, u64)>>,
     served: u64,
-    /// Per load: what had been served when its oldest request came first in its queue, and the most that was since.
+    /// Per load: total work when its oldest request became the first of its queue, and the most work since.
     passed: Vec<(u64, u64)>,
     sent: Vec<usize>,
 }
@@ -182,9 +183,9 @@ impl World {
     fn serve(&mut self) {
         while self.running < self.turns {
             match self.scheduler.next(self.now) {
-                Next::Nobody => return,
+                Next::Idle => return,
                 Next::NotBefore(then) => {
-                    assert!(then > self.now, "a moment that is not yet");
+                    assert!(then > self.now, "an instant in the future");
                     return self.at(then, Event::Ask);
                 }
                 Next::Turn(ticket) => {
@@ -202,7 +203,7 @@ impl World {
         }
     }
 
-    /// Goes on until this moment.
+    /// Runs until this instant.
     pub fn run(&mut self, until: Tick) {
         while let Some(&Reverse((when, _, _))) = self.events.peek()
             && when <= until
@@ -219,13 +220,13 @@ impl World {
         self.now = until;
     }
 
-    /// What was done for a load in a span of time.
+    /// Completed work of a load in a span of time.
     pub fn work(&self, i: usize, from: Tick, to: Tick) -> u64 {
         let start = self.done[i].partition_point(|(when, _)| *when <= from);
         self.done[i][start..].iter().take_while(|(when, _)| *when <= to).map(|(_, cost)| cost).sum()
     }
 
-    /// Everyone's part of what was done in a span of time.
+    /// Each load's part of the work in a span of time.
     pub fn parts(&self, from: Tick, to: Tick) -> Vec<f64> {
         let work: Vec<u64> = (0..self.loads.len()).map(|i| self.work(i, from, to)).collect();
         let total: u64 = work.iter().sum();
@@ -244,7 +245,7 @@ impl World {
         (counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64).sqrt() / mean
     }
 
-    /// The most that was served of others while a request of this load was first of its job.
+    /// The most work of others while a request of this load was the first of its job.
     pub fn passed_over(&self, i: usize) -> u64 {
         let (since, most) = self.passed[i];
         if self.sent[i] > 0 { most.max(self.served - since) } else { most }
@@ -254,13 +255,13 @@ impl World {
         self.loads[i].job.id()
     }
 
-    /// The jobs that are there now.
+    /// The jobs that are active now.
     pub fn jobs(&self) -> Vec<Job> {
         let here = |load: &&Load| load.from <= self.now && self.now < load.to;
         self.loads.iter().filter(here).map(|load| load.job.clone()).collect()
     }
 
-    /// What was done for a job in a span of time.
+    /// Completed work of a job in a span of time.
     pub fn work_of(&self, job: JobId, from: Tick, to: Tick) -> u64 {
         (0..self.loads.len()).filter(|&i| self.id(i) == job).map(|i| self.work(i, from, to)).sum()
     }

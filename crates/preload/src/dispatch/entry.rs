@@ -1,12 +1,13 @@
-//! Instructions that the handler sends the program to.
+//! Code at which the handler continues the program.
 //!
-//! A system call may change `rcx` and `r11`: the handler leaves the way back in the one, and something for the call in
-//! the other. The 128 bytes below the stack pointer may be in use.
+//! A system call may change `rcx` and `r11`: the handler puts the return address into `rcx`, and an argument of the
+//! entry into `r11`. The 128 bytes below the stack pointer may be in use.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What new threads tell the kernel: our code, and where a thread's byte is, from its thread pointer.
+/// What new threads pass to the kernel: the range of this library's code, and the selector's offset from the thread
+/// pointer.
 pub(super) static CODE_START: AtomicUsize = AtomicUsize::new(0);
 pub(super) static CODE_LEN: AtomicUsize = AtomicUsize::new(0);
 static SELECTOR: AtomicUsize = AtomicUsize::new(0);
@@ -21,7 +22,7 @@ pub(super) fn note_selector(address: usize) {
 /// Bytes that the entries below take from the stack of a new thread: what [`hand_over`] puts there.
 pub(super) const TAKEN: usize = 128 + 16;
 
-/// Asks the kernel.
+/// Makes the system call.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn plain() {
     naked_asm!(
@@ -34,19 +35,19 @@ pub(super) unsafe extern "C" fn plain() {
     )
 }
 
-/// Returns from a signal handler of the application's.
+/// Returns from a signal handler of the application.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn leave(_stack: usize) -> ! {
     naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
 }
 
-/// Returns from our own handler.
+/// Returns from this library's own handler.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall")
 }
 
-/// Asks the kernel with a set of signals of `r11` in the place of the one that a register points to.
+/// Makes the system call with the signal set in `r11` in place of the one that a register points to.
 macro_rules! with_mask {
     ($name:ident, $register:literal) => {
         #[unsafe(naked)]
@@ -72,7 +73,7 @@ with_mask!(mask_in_rdi, "rdi");
 with_mask!(mask_in_r10, "r10");
 with_mask!(mask_in_r8, "r8");
 
-/// The same for `pselect6`, which is given a pointer to a pointer.
+/// As above for `pselect6`, which takes a pointer to a pointer.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn mask_behind_r9() {
     naked_asm!(
@@ -93,7 +94,7 @@ pub(super) unsafe extern "C" fn mask_behind_r9() {
     )
 }
 
-/// Makes a child on a stack of its own, with `r11` in the place of a register. The child finds on its stack what the
+/// Creates a child on a stack of its own, with `r11` in place of a register. The child finds on its stack what the
 /// parent has on its own: see [`hand_over`].
 macro_rules! child {
     ($name:ident, $register:literal, $($arm:literal),*) => {
@@ -118,7 +119,7 @@ macro_rules! child {
     };
 }
 
-/// A thread with thread-local storage of its own tells the kernel about itself before it runs.
+/// A thread with thread-local storage of its own arms itself before it runs.
 macro_rules! thread {
     ($name:ident, $register:literal) => {
         child!(
@@ -158,10 +159,10 @@ child!(clone3, "rdi", "/* {start} {len} {selector} */");
 thread!(clone_thread, "rsi");
 thread!(clone3_thread, "rdi");
 
-/// Puts on the stack of a child what the entries above take from it, and gives the stack's new top.
+/// Puts on the stack of a child what the entries above take from it, and returns the stack's new top.
 pub(super) unsafe fn hand_over(top: usize, register: usize, back: usize) -> usize {
     let new = (top - TAKEN) as *mut [usize; 2];
-    // SAFETY: the caller vouches for the stack, which nobody uses yet.
+    // SAFETY: the caller vouches for the stack, which is not in use yet.
     unsafe { new.write_unaligned([register, back]) };
     new as usize
 }

@@ -1,14 +1,14 @@
-//! Sets of signals in the application's calls: `SIGSYS` is taken out of them.
+//! Removes `SIGSYS` from the signal sets in the application's calls.
 
 use super::entry;
 use super::mem;
 use crate::errno::{Errno, Outcome};
-use crate::kernel::ask;
+use crate::kernel::try_system_call;
 use libc::c_int;
 
 pub(super) const SYS: u64 = 1 << (libc::SIGSYS - 1);
 
-/// The kernel's own form of a signal's disposition.
+/// The kernel's structure for a signal action.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Action {
@@ -18,7 +18,7 @@ pub(super) struct Action {
     pub(super) mask: u64,
 }
 
-/// `rt_sigprocmask` changes the mask that the program will have again.
+/// `rt_sigprocmask` changes the mask that the program has after the handler returns.
 pub(super) fn change(mask: &mut u64, args: [usize; 6]) -> Outcome<i64> {
     let [how, set, old, size, ..] = args;
     if size != size_of::<u64>() {
@@ -40,7 +40,7 @@ pub(super) fn change(mask: &mut u64, args: [usize; 6]) -> Outcome<i64> {
     Ok(0)
 }
 
-/// `rt_sigaction`: handlers run with `SIGSYS` open, and that signal itself stays ours.
+/// `rt_sigaction`: handlers run with `SIGSYS` unblocked, and the application cannot change the action of `SIGSYS`.
 pub(super) fn dispose(args: [usize; 6]) -> Outcome<i64> {
     let [signal, action, old, size, ..] = args;
     if signal as c_int == libc::SIGSYS {
@@ -56,11 +56,11 @@ pub(super) fn dispose(args: [usize; 6]) -> Outcome<i64> {
         changed = Some(wanted);
     }
     let action = changed.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
-    // SAFETY: the application's own call, with a disposition of ours in the place of its own.
-    Ok(unsafe { ask(libc::SYS_rt_sigaction, [signal, action, old, size, 0, 0]) }? as i64)
+    // SAFETY: the application's own call, with a signal action of this library in place of its own.
+    Ok(unsafe { try_system_call(libc::SYS_rt_sigaction, [signal, action, old, size, 0, 0]) }? as i64)
 }
 
-/// The way on for a call that waits with another set of signals, and the set to put into `r11`.
+/// The entry for a call that waits with another signal set, and the set to put into `r11`.
 pub(super) fn waits(number: i64, args: [usize; 6]) -> Option<(usize, u64)> {
     let (pointer, way) = match number {
         libc::SYS_rt_sigsuspend => (args[0], entry::mask_in_rdi as *const () as usize),

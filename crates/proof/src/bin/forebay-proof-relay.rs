@@ -1,5 +1,5 @@
-//! Connects to a Unix socket as the user it runs as, and passes bytes both ways: what a test says through it, the
-//! server hears from that user. With a number behind the path it connects so often, says nothing, and holds on.
+//! Connects to a Unix socket as its own user, and relays bytes both ways, so that a test can act as that user. With a
+//! count after the path it opens that many silent connections and holds them.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
-fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+fn relay(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         match from.read(&mut buffer)? {
@@ -22,7 +22,7 @@ fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     }
 }
 
-/// Connections on which nothing is said, until the test has seen enough.
+/// Holds silent connections until the standard input ends.
 fn hold(path: &Path, count: usize) -> io::Result<()> {
     let held = (0..count).map(|_| UnixStream::connect(path)).collect::<io::Result<Vec<_>>>()?;
     io::stdout().write_all(b"held\n")?;
@@ -53,10 +53,10 @@ fn main() -> ExitCode {
     };
     let (reading, writing) = socket;
     std::thread::spawn(move || {
-        // Either end may go first; then there is nothing more to pass.
-        let _ = pass(io::stdin(), &writing);
+        // Either end may close first; then there is nothing more to relay.
+        let _ = relay(io::stdin(), &writing);
         let _ = writing.shutdown(Shutdown::Write);
     });
-    let _ = pass(reading, io::stdout());
+    let _ = relay(reading, io::stdout());
     ExitCode::SUCCESS
 }

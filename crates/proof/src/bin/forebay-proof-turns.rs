@@ -1,6 +1,6 @@
-//! A client in a process of its own that does as it is told, one thing after the other, and says when it is done.
+//! A client process that executes commands one by one and confirms each.
 //!
-//! Orders are lines: `write AT LEN SEED`, `truncate SIZE`, `append LEN SEED`. Whatever goes wrong ends it.
+//! Commands are lines: `write AT LEN SEED`, `truncate SIZE`, `append LEN SEED`. The first error ends the process.
 
 #![forbid(unsafe_code)]
 
@@ -11,28 +11,28 @@ use forebay_proof::{pattern, process};
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 
-fn unclear(order: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("cannot understand {order:?}"))
+fn invalid(command: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("invalid command {command:?}"))
 }
 
-fn obey(file: &File, order: &str) -> Result<(), Error> {
-    let (what, rest) = order.split_once(' ').ok_or_else(|| unclear(order))?;
+fn execute(file: &File, command: &str) -> Result<(), Error> {
+    let (what, rest) = command.split_once(' ').ok_or_else(|| invalid(command))?;
     let numbers: Result<Vec<u64>, _> = rest.split(' ').map(str::parse).collect();
-    match (what, &numbers.map_err(|_| unclear(order))?[..]) {
+    match (what, &numbers.map_err(|_| invalid(command))?[..]) {
         ("write", &[at, len, seed]) => file.pwrite(at, &pattern(seed, len as usize)),
         ("truncate", &[size]) => file.truncate(size),
         ("append", &[len, seed]) => file.append(&pattern(seed, len as usize)).map(drop),
-        _ => Err(unclear(order)),
+        _ => Err(invalid(command)),
     }
 }
 
 fn serve(client: &Client, path: &str) -> Result<(), Error> {
     let file = client.open(path, OpenOptions { create: true, ..OpenOptions::WRITE })?;
     let mut out = std::io::stdout();
-    for order in std::io::stdin().lock().lines() {
-        let order = order.map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-        obey(&file, &order)?;
-        // Nobody listens any more: the test is over.
+    for command in std::io::stdin().lock().lines() {
+        let command = command.map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        execute(&file, &command)?;
+        // The pipe is closed: the test is over.
         if writeln!(out, "done").and_then(|()| out.flush()).is_err() {
             break;
         }

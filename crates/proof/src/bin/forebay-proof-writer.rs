@@ -1,4 +1,4 @@
-//! A writer in a process of its own, for tests that kill it: writes a file piece by piece, and says how far it is.
+//! A writer process for tests that kill it: writes a file piece by piece, and prints its progress.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Not a divisor of any stripe.
 const PIECE: usize = 10_007;
-/// Characters in a line: a pipe holds few of them, so that nobody writes far ahead of who listens.
+/// Characters in a line: a pipe holds few of them, so that the writer is never far ahead of the reader.
 const LINE: usize = 1000;
 
 fn write(client: &Client, path: &str) -> Result<(), Error> {
@@ -21,7 +21,7 @@ fn write(client: &Client, path: &str) -> Result<(), Error> {
     loop {
         file.pwrite(end, &pattern(end, PIECE))?;
         end += PIECE as u64;
-        // Nobody listens any more: the test is over.
+        // The pipe is closed: the test is over.
         if writeln!(out, "{end:>LINE$}").and_then(|()| out.flush()).is_err() {
             return Ok(());
         }

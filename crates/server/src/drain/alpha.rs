@@ -1,4 +1,4 @@
-//! How many writers each target gets: told, measured before, or found out while writing.
+//! How many writers each target gets (α): fixed, calibrated before, or learnt while writing.
 
 use forebay_model::{Bytes, Error, ErrorKind, Result, ServerId};
 use forebay_policy::Tick;
@@ -8,32 +8,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What is found out begins here: what most targets like.
+/// The first value that is tried when α is learnt: it suits most targets.
 const START: u32 = 2;
 /// Most writers at a target that are tried.
-const MOST: u32 = 16;
-/// A window has so many writes for each writer, and so many at least: a write more or less is not to count.
-const WRITES: u32 = 32;
-const LEAST: u32 = 128;
-/// A window of several servers is so long, and what ends so soon after a change does not count.
-const LONG: Tick = Tick(1_000_000_000);
-const SETTLES: Tick = Tick(200_000_000);
-/// After this part of a window a trial is looked at.
+const MAX_ALPHA: u32 = 16;
+/// Writes in a window for each writer, and the minimum: one write more or less should not matter.
+const WRITES_PER_WRITER: u32 = 32;
+const MIN_WRITES: u32 = 128;
+/// Length of a window with several servers, and the time after a change during which writes do not count.
+const WINDOW_TIME: Tick = Tick(1_000_000_000);
+const SETTLE_TIME: Tick = Tick(200_000_000);
+/// A trial is checked for the first time after this part of a window.
 const EARLY: f64 = 0.25;
 
-/// Servers that write to one target at once.
+/// How many servers write to one target at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Alpha {
-    /// So many.
+    /// This number.
     Fixed(u32),
-    /// As many as are found out to be best.
+    /// Learnt while writing.
     Learnt,
-    /// As many as `forebay calibrate --json` has written to this file.
+    /// The values that `forebay calibrate --json` has written to this file.
     Measured(PathBuf),
 }
 
 impl Alpha {
-    /// How many each of these targets gets at first.
+    /// The initial number of writers of each target.
     pub(super) fn of(&self, targets: &[String]) -> Result<Vec<u32>> {
         match self {
             Alpha::Fixed(count) => Ok(vec![*count; targets.len()]),
@@ -42,10 +42,10 @@ impl Alpha {
         }
     }
 
-    /// Most writers at a target.
+    /// Most writers at any target.
     pub(super) fn most(&self, first: &[u32]) -> u32 {
         match self {
-            Alpha::Learnt => MOST,
+            Alpha::Learnt => MAX_ALPHA,
             _ => first.iter().copied().max().unwrap_or(1),
         }
     }
@@ -74,12 +74,14 @@ impl<'de> Deserialize<'de> for Alpha {
             NumberOrText::Number(count) => Ok(Alpha::Fixed(count)),
             NumberOrText::Text(word) if word == "learnt" => Ok(Alpha::Learnt),
             NumberOrText::Text(path) if path.contains(['/', '.']) => Ok(Alpha::Measured(path.into())),
-            NumberOrText::Text(word) => Err(de::Error::custom(format!("\"{word}\" is no α: {help}"))),
+            NumberOrText::Text(word) => {
+                Err(de::Error::custom(format!("\"{word}\" is not a valid alpha: {help}")))
+            }
         }
     }
 }
 
-/// What `forebay calibrate` found.
+/// The output of `forebay calibrate --json`.
 #[derive(Deserialize)]
 struct Calibrated {
     targets: Vec<Found>,
@@ -98,65 +100,67 @@ fn measured(path: &Path, targets: &[String]) -> Result<Vec<u32>> {
     };
     let text = std::fs::read_to_string(path).map_err(|error| invalid(format!("cannot be read ({error})")))?;
     let found: Calibrated = serde_json::from_str(&text)
-        .map_err(|error| invalid(format!("is not what calibrate writes ({error})")))?;
+        .map_err(|error| invalid(format!("is not the output of calibrate ({error})")))?;
     let alpha = |name: &String| match found.targets.iter().find(|found| found.name == *name) {
         Some(found) if found.alpha > 0 => Ok(found.alpha),
-        _ => Err(invalid(format!("says nothing of target {name}"))),
+        _ => Err(invalid(format!("has no entry for target {name}"))),
     };
     targets.iter().map(alpha).collect()
 }
 
-/// How long a window is.
+/// What determines the length of a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pace {
-    /// So many writes: whoever measures does all of them.
+    /// A number of writes: this server does all of them.
     Writes,
-    /// So long: others say now and then how much they have written.
+    /// A time: other servers report now and then how much they have written.
     Time,
 }
 
-/// Finds out how many writers each target likes.
+/// Learns how many writers give each target its best rate.
 pub(super) struct Learner {
     pace: Pace,
     windows: Vec<Window>,
-    /// What other servers had written when they last said so.
-    said: HashMap<(ServerId, TargetId), u64>,
+    /// Bytes that other servers had written at their last report.
+    reported: HashMap<(ServerId, TargetId), u64>,
 }
 
-/// What is measured at one target.
+/// The measurement at one target.
 struct Window {
     climber: Climber,
     begin: Tick,
     bytes: u64,
     writes: u32,
-    /// What was begun before the number of writers changed is not to count: so many writes, and whatever ends before this.
+    /// Writes that began before the number of writers changed do not count: this many, and all that end before this
+    /// time.
     skip: (u32, Tick),
-    /// Whether a trial was looked at, before its end.
-    looked: bool,
+    /// Whether the trial was checked before its end.
+    checked: bool,
 }
 
 impl Window {
     fn new() -> Window {
-        let climber = Climber::new(START, MOST);
-        // What came before the first write is not to count.
-        Window { climber, begin: Tick(0), bytes: 0, writes: 0, skip: (1, Tick(0)), looked: false }
+        let climber = Climber::new(START, MAX_ALPHA);
+        // The time before the first write does not count.
+        Window { climber, begin: Tick(0), bytes: 0, writes: 0, skip: (1, Tick(0)), checked: false }
     }
 
     fn begin(&mut self, now: Tick) {
-        (self.begin, self.bytes, self.writes, self.looked) = (now, 0, 0, false);
+        (self.begin, self.bytes, self.writes, self.checked) = (now, 0, 0, false);
     }
 
-    /// What part of the window has passed.
+    /// The part of the window that has passed.
     fn passed(&self, pace: Pace, now: Tick) -> f64 {
         match pace {
             Pace::Writes => {
-                f64::from(self.writes) / f64::from(LEAST.max(self.climber.alpha().saturating_mul(WRITES)))
+                f64::from(self.writes)
+                    / f64::from(MIN_WRITES.max(self.climber.alpha().saturating_mul(WRITES_PER_WRITER)))
             }
-            Pace::Time => now.since(self.begin).secs() / LONG.secs(),
+            Pace::Time => now.since(self.begin).secs() / WINDOW_TIME.secs(),
         }
     }
 
-    /// Whether this ended before the number of writers that is measured was at work.
+    /// Whether this write began before the number of writers was changed.
     fn skips(&mut self, now: Tick) -> bool {
         let (writes, until) = &mut self.skip;
         let skips = *writes > 0 || now < *until;
@@ -171,11 +175,11 @@ impl Window {
 impl Learner {
     pub(super) fn new(targets: usize, pace: Pace) -> Learner {
         let windows = std::iter::repeat_with(Window::new).take(targets).collect();
-        Learner { pace, windows, said: HashMap::new() }
+        Learner { pace, windows, reported: HashMap::new() }
     }
 
-    /// Another server has written so much to a target since it began.
-    pub(super) fn heard(
+    /// Records how many bytes another server has written to a target since it started.
+    pub(super) fn remote_wrote(
         &mut self,
         now: Tick,
         (server, target): (ServerId, TargetId),
@@ -183,14 +187,14 @@ impl Learner {
         full: bool,
     ) -> Option<u32> {
         self.windows.get(target.0 as usize)?;
-        let before = self.said.insert((server, target), written);
-        // One that says less than before has begun anew; of one that says it for the first time nobody knows since when.
+        let before = self.reported.insert((server, target), written);
+        // A server that reports less than before has restarted. The first report of a server covers an unknown time.
         let bytes = before.map_or(0, |before| written.checked_sub(before).unwrap_or(written));
         self.wrote(now, target, bytes, full)
     }
 
-    /// So much was written to a target, which had as many writers as it should, or had not. Says how many are to write there
-    /// from now on, where that is another number than before.
+    /// Records a write; `full` tells whether the target had all its writers. Returns the new number of writers if it
+    /// changes.
     pub(super) fn wrote(&mut self, now: Tick, target: TargetId, bytes: u64, full: bool) -> Option<u32> {
         let window = self.windows.get_mut(target.0 as usize)?;
         if window.skips(now) {
@@ -204,9 +208,9 @@ impl Learner {
         window.writes = window.writes.saturating_add(1);
         let passed = window.passed(self.pace, now);
         let rate = Bytes((window.bytes as f64 / now.since(window.begin).secs().max(1e-9)) as u64);
-        let looks = passed >= EARLY && !window.looked;
-        window.looked |= looks;
-        if passed < 1.0 && !(looks && window.climber.is_hopeless(rate)) {
+        let checks = passed >= EARLY && !window.checked;
+        window.checked |= checks;
+        if passed < 1.0 && !(checks && window.climber.is_hopeless(rate)) {
             return None;
         }
         let alpha = window.climber.alpha();
@@ -217,7 +221,7 @@ impl Learner {
         }
         window.skip = match self.pace {
             Pace::Writes => (2 * alpha.max(next), Tick(0)),
-            Pace::Time => (0, now.after(SETTLES)),
+            Pace::Time => (0, now.after(SETTLE_TIME)),
         };
         Some(next)
     }
@@ -229,7 +233,7 @@ mod tests {
     use forebay_policy::device::Curve;
 
     #[test]
-    fn a_setting_is_a_number_a_word_or_a_file() {
+    fn alpha_is_a_number_a_word_or_a_file() {
         #[derive(Deserialize, Serialize)]
         struct Table {
             alpha: Alpha,
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_found_by_name() {
+    fn calibrated_alpha_is_found_by_target_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.json");
         let names = ["a", "b"].map(str::to_owned);
@@ -268,7 +272,7 @@ mod tests {
 
     /// Writers of equal writes at a target with a curve, in virtual time: the best number is found and kept.
     #[test]
-    fn the_best_number_of_writers_is_found() {
+    fn learner_finds_the_best_number_of_writers() {
         for (at, best) in [(2, 2), (6, 6), (1, 1)] {
             let points =
                 if at == 1 { vec![(1, 1000), (16, 200)] } else { vec![(1, 400), (at, 1000), (16, 500)] };
@@ -276,7 +280,7 @@ mod tests {
             let curve = Curve::new(&points).unwrap();
             let (mut learner, mut alpha, mut now) = (Learner::new(1, Pace::Writes), START, Tick(0));
             let target = TargetId(0);
-            // Whoever begins together ends together: as many writes of 10 bytes as there are writers.
+            // Writers that begin together end together: as many writes of 10 bytes as there are writers.
             for _ in 0..4000 {
                 let writers = alpha;
                 let took = f64::from(writers) * 10.0 / curve.rate(writers);
@@ -290,9 +294,9 @@ mod tests {
         }
     }
 
-    /// The same of four servers, whose writers say every 50 ms what they have done.
+    /// The same with four servers, which report every 50 ms how much they have written.
     #[test]
-    fn the_best_number_of_writers_is_found_from_what_others_say() {
+    fn learner_finds_the_best_number_of_writers_from_reports() {
         let curve = Curve::new(&[(1, Bytes(400_000)), (4, Bytes(1_000_000)), (16, Bytes(500_000))]).unwrap();
         let (mut learner, mut alpha, target) = (Learner::new(1, Pace::Time), START, TargetId(0));
         let mut written = [0_u64; 4];
@@ -300,7 +304,7 @@ mod tests {
             let now = Tick::ms(50 * beat);
             for (server, sum) in (1..).map(ServerId).zip(&mut written) {
                 *sum += (curve.rate(alpha) * 0.05 / 4.0) as u64;
-                alpha = learner.heard(now, (server, target), *sum, true).unwrap_or(alpha);
+                alpha = learner.remote_wrote(now, (server, target), *sum, true).unwrap_or(alpha);
             }
         }
         let found = learner.windows[0].climber.alpha();
@@ -308,7 +312,7 @@ mod tests {
         let mut fresh = Learner::new(1, Pace::Time);
         for beat in 1..400_u64 {
             assert_eq!(
-                fresh.heard(Tick::ms(50 * beat), (ServerId(1), target), beat, false),
+                fresh.remote_wrote(Tick::ms(50 * beat), (ServerId(1), target), beat, false),
                 None,
                 "never full"
             );

@@ -1,4 +1,4 @@
-//! What could not be drained, why, and when it is tried again.
+//! Files that could not be drained, why, and when they are retried.
 
 use forebay_model::{Error, ErrorKind, FileId, Uid};
 use std::collections::HashMap;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Most files of which it is told why they were not drained.
+/// Most failures that are remembered.
 const MOST: usize = 4096;
-/// So many failures without a success in between are the back end's.
+/// After this many failures without a success in between, the whole drain pauses.
 const STREAK: u32 = 16;
 
 /// A file that could not be drained.
@@ -21,19 +21,19 @@ pub(super) struct Failure {
     next: Instant,
 }
 
-/// All failures that were not made good yet.
+/// All failures that were not resolved yet.
 #[derive(Default)]
 pub(super) struct Failures {
     files: HashMap<FileId, Failure>,
     streak: u32,
-    /// Nothing is tried before.
+    /// Nothing is tried before this time.
     pause: Option<Instant>,
-    /// There were more than are noted.
-    pub(super) forgot: bool,
+    /// Some failures were dropped because there were too many.
+    pub(super) overflowed: bool,
 }
 
 impl Failures {
-    /// Something was not drained; returns how often that was so.
+    /// Records a failure; returns how often the file has failed.
     pub(super) fn note(
         &mut self,
         now: Instant,
@@ -44,13 +44,13 @@ impl Failures {
         if self.files.len() >= MOST && !self.files.contains_key(&file) {
             let oldest = self.files.iter().min_by_key(|(_, failure)| failure.next).map(|(&file, _)| file);
             oldest.and_then(|file| self.files.remove(&file));
-            self.forgot = true;
+            self.overflowed = true;
         }
         let tries = self.files.get(&file).map_or(1, |failure| failure.tries + 1);
         if tries == 1 {
-            tracing::warn!(%path, %user, %error, "this could not be drained; it is kept, and tried again");
+            tracing::warn!(%path, %user, %error, "cannot drain a file; the buffer keeps it and the drain retries");
         }
-        if is_the_back_ends(&error) {
+        if is_backend_error(&error) {
             self.streak += 1;
             if self.streak.is_multiple_of(STREAK) {
                 self.pause = Some(now + pause(self.streak / STREAK));
@@ -60,43 +60,43 @@ impl Failures {
         tries
     }
 
-    /// Something was drained.
-    pub(super) fn made_good(&mut self, file: FileId) {
+    /// The file was drained.
+    pub(super) fn resolved(&mut self, file: FileId) {
         self.files.remove(&file);
         (self.streak, self.pause) = (0, None);
     }
 
-    /// Somebody asks for it: it is tried at once, as often as at first.
-    pub(super) fn try_anew(&mut self, now: Instant, file: FileId) {
+    /// A request wants the file: it is tried at once, and its tries are counted anew.
+    pub(super) fn retry_now(&mut self, now: Instant, file: FileId) {
         self.pause = None;
         if let Some(failure) = self.files.get_mut(&file) {
             (failure.tries, failure.next) = (0, now);
         }
     }
 
-    /// It is not to be drained any more.
+    /// The file no longer has to be drained.
     pub(super) fn forget(&mut self, file: FileId) {
         self.files.remove(&file);
     }
 
-    /// Whether a file may be tried.
+    /// Whether a file may be tried now.
     pub(super) fn may_try(&self, now: Instant, file: FileId) -> bool {
         self.files.get(&file).is_none_or(|failure| failure.next <= now)
     }
 
-    /// What is to be tried again, though nobody waits for it. What cannot be done at all is not.
+    /// Files whose retry is due without a request. Unsupported files are not retried.
     pub(super) fn due(&self, now: Instant) -> impl Iterator<Item = FileId> {
         let is_due =
             move |failure: &Failure| failure.next <= now && failure.error.kind() != ErrorKind::Unsupported;
         self.files.iter().filter(move |(_, failure)| is_due(failure)).map(|(&file, _)| file)
     }
 
-    /// Whether nothing is to be tried now.
-    pub(super) fn rests(&self, now: Instant) -> bool {
+    /// Whether the drain pauses now.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
         self.pause.is_some_and(|until| until > now)
     }
 
-    /// How often a file was tried in vain.
+    /// How often a file has failed.
     pub(super) fn tries(&self, file: FileId) -> u32 {
         self.files.get(&file).map_or(0, |failure| failure.tries)
     }
@@ -106,8 +106,8 @@ impl Failures {
     }
 }
 
-/// Whether an error says more of the back end than of the file.
-fn is_the_back_ends(error: &Error) -> bool {
+/// Whether an error concerns the back end rather than the file.
+fn is_backend_error(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Io
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_a_back_end_that_fails_everything_is_left_alone() {
+    fn retries_back_off_and_a_failing_back_end_pauses_the_drain() {
         let (mut failures, now) = (Failures::default(), Instant::now());
         let note = |failures: &mut Failures, now, file| {
             failures.note(now, FileId(file), ("/x".into(), Uid(7)), ErrorKind::Io.into())
@@ -141,16 +141,16 @@ mod tests {
         );
         let tries: u32 = (2..u64::from(STREAK)).map(|file| note(&mut failures, now, file)).sum();
         assert_eq!(tries, STREAK - 2);
-        assert!(failures.rests(now) && !failures.rests(now + FIRST));
-        failures.try_anew(now, FileId(1));
-        assert!(!failures.rests(now) && failures.may_try(now, FileId(1)));
-        assert_eq!(note(&mut failures, now, 1), 1, "it was asked for");
+        assert!(failures.is_paused(now) && !failures.is_paused(now + FIRST));
+        failures.retry_now(now, FileId(1));
+        assert!(!failures.is_paused(now) && failures.may_try(now, FileId(1)));
+        assert_eq!(note(&mut failures, now, 1), 1, "a request wants it");
         let mut due: Vec<FileId> = failures.due(now + FIRST).collect();
         due.sort_unstable();
         assert_eq!(due, (1..u64::from(STREAK)).map(FileId).collect::<Vec<_>>());
         assert_eq!(failures.due(now).count(), 0);
-        failures.made_good(FileId(1));
-        assert!(!failures.rests(now) && failures.all().count() > 1);
+        failures.resolved(FileId(1));
+        assert!(!failures.is_paused(now) && failures.all().count() > 1);
         assert_eq!(pause(100), LONGEST);
     }
 }

@@ -1,26 +1,26 @@
-//! What was made or changed here, and may have to be made or changed behind.
+//! Files whose names or attributes have changed in the buffer and may have to be changed in the back end.
 
-use super::scout::Walk;
+use super::scanner::Walk;
 use forebay_model::FileId;
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Most things of which it is remembered that their names or attributes changed.
+/// Most changed files that are remembered.
 const MOST: usize = 1 << 16;
 
-/// Things in the order in which they changed first.
+/// Changed files, ordered by their first change.
 #[derive(Default)]
 pub(super) struct Notes {
     files: HashSet<FileId>,
     order: VecDeque<(Instant, FileId)>,
-    /// More has changed than is noted, since then.
+    /// More files have changed than are recorded, since this time.
     more: Option<Instant>,
-    /// Everything is being looked at.
+    /// A scan of all files is under way.
     pub(super) sweep: Option<Walk>,
 }
 
 impl Notes {
-    /// Everything may have changed.
+    /// All files may have changed.
     pub(super) fn of_everything(now: Instant) -> Notes {
         Notes { more: Some(now), ..Notes::default() }
     }
@@ -34,13 +34,13 @@ impl Notes {
         }
     }
 
-    /// Something has changed of which it is not remembered what.
+    /// Records that some unknown file has changed.
     pub(super) fn note_more(&mut self, now: Instant) {
         self.more.get_or_insert(now);
     }
 
-    /// Some of what changed so long ago, which is forgotten with that. When it is more than is noted, everything is
-    /// looked at from now on.
+    /// Takes up to `most` files that changed at least `age` ago. Begins a scan of all files if more changed than were
+    /// recorded.
     pub(super) fn due(&mut self, now: Instant, age: Duration, most: usize) -> Vec<FileId> {
         let is_due = |since: &Instant| now.duration_since(*since) >= age;
         if self.sweep.is_none() && self.more.as_ref().is_some_and(is_due) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_due_in_its_own_time_and_what_was_forgotten_makes_everything_due() {
+    fn changes_are_due_by_age_and_an_overflow_causes_a_full_scan() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut notes = Notes::default();
         notes.note(start, FileId(1));

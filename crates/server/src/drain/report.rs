@@ -1,15 +1,15 @@
-//! What is said about the drain.
+//! Requests to and reports of the drain.
 
 use super::ticket::Ticket;
-use super::{Engine, scout};
+use super::{DrainEngine, scanner};
 use crate::service::Service;
-use forebay_model::{Error, ErrorKind, FileId, Result};
+use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_policy::drain::{Order, TargetId};
 use forebay_wire::{DrainReport, DrainStatus, Failing, TargetStatus};
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
-/// Most failures in one answer.
+/// Most failures in one report.
 const SHOWN: usize = 64;
 /// Most requests that are remembered.
 const TICKETS: usize = 1024;
@@ -21,58 +21,63 @@ pub(super) const ORDERS: [(&str, Order); 4] = [
     ("trio", Order::Trio),
 ];
 
-impl Engine {
-    /// Begins to drain something, everything if it is not said what; returns its number.
+impl DrainEngine {
+    /// Begins to drain a file or tree, or everything; returns the number of the request.
     pub(crate) fn begin(&self, service: &Service, file: Option<FileId>, last: bool) -> Result<u64> {
         self.last.fetch_or(last, Ordering::Relaxed);
-        let mut board = self.board();
+        let mut drain_queue = self.drain_queue();
         let finished = |ticket: &&Ticket| ticket.is_done();
-        if board.tickets.len() >= TICKETS {
-            let oldest = board.tickets.values().find(finished).map(|ticket| ticket.id);
+        if drain_queue.tickets.len() >= TICKETS {
+            let oldest = drain_queue.tickets.values().find(finished).map(|ticket| ticket.id);
             let Some(oldest) = oldest else {
-                let text = format!("{TICKETS} drains are under way: wait for one of them");
+                let text = format!("{TICKETS} drains are running: wait until one of them finishes");
                 return Err(Error::new(ErrorKind::Busy, text));
             };
-            board.tickets.remove(&oldest);
+            drain_queue.tickets.remove(&oldest);
         }
-        board.last_ticket += 1;
-        let id = board.last_ticket;
-        board.tickets.insert(id, Ticket::new(id, service.store.data().now()));
-        drop(board);
+        drain_queue.last_ticket += 1;
+        let id = drain_queue.last_ticket;
+        drain_queue.tickets.insert(id, Ticket::new(id, service.store.data().now()));
+        drop(drain_queue);
         self.walks
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push((id, scout::Walk::new(file)));
+            .push((id, scanner::Walk::new(file)));
         Ok(id)
     }
 
-    /// From now on things leave in this order, or could if it is only asked.
+    /// Sets the order of the drain, or with `ask` only checks whether it could be set.
     pub(crate) fn set_order(&self, name: &str, ask: bool) -> Result<()> {
         let known = ORDERS.iter().find(|(known, _)| *known == name);
         let (_, order) = known.ok_or_else(|| {
             let text = format!("\"{name}\" is no order: choose arrival, offset, target or trio");
             Error::new(ErrorKind::Invalid, text)
         })?;
-        let mut board = self.board();
-        match if ask { board.can_order(*order) } else { board.set_order(*order) } {
+        let mut drain_queue = self.drain_queue();
+        match if ask { drain_queue.can_order(*order) } else { drain_queue.set_order(*order) } {
             true => Ok(()),
             false => {
-                let text = "the drain is at work: change its order when it is done";
+                let text = "the drain is running: change its order when it is idle";
                 Err(Error::new(ErrorKind::Busy, text))
             }
         }
     }
 
-    /// How far it is.
-    pub(crate) fn report(&self, service: &Service, ticket: Option<u64>) -> Result<DrainReport> {
-        let status = self.status(service);
-        let board = self.board();
+    /// The progress of a request and the drain's status; failures of one user only, if given.
+    pub(crate) fn report(
+        &self,
+        service: &Service,
+        ticket: Option<u64>,
+        only: Option<Uid>,
+    ) -> Result<DrainReport> {
+        let status = self.status(service, only);
+        let drain_queue = self.drain_queue();
         let ticket = match ticket {
             None => None,
-            Some(id) => match board.tickets.get(&id) {
+            Some(id) => match drain_queue.tickets.get(&id) {
                 Some(ticket) => Some(ticket.view()),
                 None => {
-                    let text = format!("drain {id} is not known here (any more): begin it again");
+                    let text = format!("drain {id} is unknown or was forgotten: start it again");
                     return Err(Error::new(ErrorKind::NotFound, text));
                 }
             },
@@ -80,22 +85,24 @@ impl Engine {
         Ok(DrainReport { ticket, fetched: 0, full: false, status })
     }
 
-    pub(crate) fn status(&self, service: &Service) -> DrainStatus {
-        let board = self.board();
+    /// The drain's status; failures of one user only, if given.
+    pub(crate) fn status(&self, service: &Service, only: Option<Uid>) -> DrainStatus {
+        let drain_queue = self.drain_queue();
         let targets = self.targets.iter().enumerate().map(|(number, name)| {
-            let gauge = &board.gauges[number];
+            let gauge = &drain_queue.gauges[number];
             TargetStatus {
                 name: name.clone(),
-                queued: board.queued_at(TargetId(number as u32)),
+                queued: drain_queue.queued_at(TargetId(number as u32)),
                 written: gauge.written,
                 rate: gauge.rate(),
-                alpha: board.alpha(TargetId(number as u32)),
+                alpha: drain_queue.alpha(TargetId(number as u32)),
                 writers: gauge.writers,
             }
         });
-        let mut failing: Vec<Failing> = board
+        let mut failing: Vec<Failing> = drain_queue
             .failures
             .all()
+            .filter(|failure| only.is_none_or(|user| failure.user == user))
             .map(|failure| Failing {
                 path: failure.path.clone(),
                 user: failure.user,
@@ -108,23 +115,23 @@ impl Engine {
         let failures = failing.len() as u64;
         failing.truncate(SHOWN);
         DrainStatus {
-            backend: service.union.as_ref().map(|union| union.name()).unwrap_or_default(),
+            backend: service.backing.as_ref().map(|backing| backing.name()).unwrap_or_default(),
             order: ORDERS
                 .iter()
-                .find(|(_, order)| *order == board.order)
+                .find(|(_, order)| *order == drain_queue.order)
                 .map_or("", |(name, _)| name)
                 .to_owned(),
             threshold: self.settings.threshold,
-            queued: board.queued(),
-            files: board.files.len() as u64,
-            waiting: self.rooms.load(Ordering::Relaxed),
+            queued: drain_queue.queued(),
+            files: drain_queue.files.len() as u64,
+            waiting: self.waiting_writers.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             freed: self.freed.load(Ordering::Relaxed),
-            near: service.union.as_ref().map_or((0, 0), |union| union.near.bytes()),
+            read_cache: service.backing.as_ref().map_or((0, 0), |backing| backing.read_cache.bytes()),
             targets: targets.collect(),
             failing,
             failures,
-            resting: board.failures.rests(std::time::Instant::now()),
+            resting: drain_queue.failures.is_paused(std::time::Instant::now()),
             notes: self
                 .losses
                 .lock()
@@ -135,10 +142,11 @@ impl Engine {
         }
     }
 
-    /// Why something could not be drained, if there is anything of that kind.
+    /// The kind of error that keeps files from being drained, if there is one. Only the status names the files, to
+    /// users who may see them.
     pub(super) fn trouble(&self) -> Option<String> {
-        let board = self.board();
-        let worst = board.failures.all().max_by_key(|failure| failure.tries);
-        worst.map(|failure| format!("{}: {}", failure.path, failure.error))
+        let drain_queue = self.drain_queue();
+        let worst = drain_queue.failures.all().max_by_key(|failure| failure.tries);
+        worst.map(|failure| format!("{}: see \"forebay status\"", failure.error.kind()))
     }
 }

@@ -1,35 +1,35 @@
-//! What other servers are asked about what somebody wants to be drained.
+//! Polls of other servers about files that drain requests wait for.
 
-use super::Engine;
+use super::DrainEngine;
 use super::ticket::TRIES;
+use crate::backing::Backing;
 use crate::service::Service;
-use crate::union::Union;
 use forebay_model::{FileId, ServerId, Stamp};
 use forebay_wire::{PeerReply, PeerRequest};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most files in one question.
+/// Most files in one request.
 const FILES: usize = 1024;
 
-impl Engine {
-    /// Asks the others how much they hold of what somebody waits for, and has them drain it.
-    pub(super) fn ask_round(&self, service: &Arc<Service>) {
-        let tickets: Vec<u64> = self.board().tickets.keys().copied().collect();
+impl DrainEngine {
+    /// Polls the holders of files that drain requests wait for, and has them drain these files.
+    pub(super) fn poll_holders(&self, service: &Arc<Service>) {
+        let tickets: Vec<u64> = self.drain_queue().tickets.keys().copied().collect();
         for id in tickets {
-            self.ask_for(service, id);
+            self.poll_for_ticket(service, id);
         }
     }
 
-    fn ask_for(&self, service: &Arc<Service>, id: u64) {
-        let (files, clocks) = match self.board().tickets.get(&id) {
-            Some(ticket) => (ticket.unsure().take(FILES).collect::<Vec<_>>(), ticket.clocks.clone()),
+    fn poll_for_ticket(&self, service: &Arc<Service>, id: u64) {
+        let (files, clocks) = match self.drain_queue().tickets.get(&id) {
+            Some(ticket) => (ticket.to_poll().take(FILES).collect::<Vec<_>>(), ticket.clocks.clone()),
             None => return,
         };
         let mut holders: BTreeMap<ServerId, Vec<FileId>> = BTreeMap::new();
         for &file in &files {
-            // One that has gone is found out by whoever drains it.
+            // The worker finds out that a file was removed.
             for server in service.holders(file).unwrap_or_default() {
                 holders.entry(server).or_default().push(file);
             }
@@ -39,17 +39,17 @@ impl Engine {
             (server, PeerRequest::Undrained { files: files.clone(), before, drain: true })
         };
         let list = holders.iter().map(question).collect();
-        let Ok(answers) = service.await_unless_it_ends(service.ask_all(list)) else { return };
+        let Ok(answers) = service.await_unless_it_ends(service.request_all(list)) else { return };
         let mut held: HashSet<FileId> = HashSet::new();
-        let mut board = self.board();
-        let Some(ticket) = board.tickets.get_mut(&id) else { return };
+        let mut drain_queue = self.drain_queue();
+        let Some(ticket) = drain_queue.tickets.get_mut(&id) else { return };
         for ((server, files), answer) in holders.iter().zip(answers) {
             let (now, left) = match answer {
                 Ok(PeerReply::Undrained { now, left }) if left.len() == files.len() => (now, left),
                 _ => {
                     held.extend(files);
                     for &file in files {
-                        let tries = ticket.afar.entry(file).or_default();
+                        let tries = ticket.striped.entry(file).or_default();
                         *tries += 1;
                         let tries = *tries;
                         ticket.failed(file, tries, false);
@@ -71,16 +71,17 @@ impl Engine {
                 }
             }
         }
-        ticket.out.extend(files.into_iter().filter(|file| !held.contains(file)));
+        ticket.drained.extend(files.into_iter().filter(|file| !held.contains(file)));
     }
 
-    /// Files of ours that others have drained, or that an earlier life of somebody left: they are looked at, and let go of.
-    pub(super) fn take_up_abandoned(&self, service: &Service, union: &Union) {
-        let (abandoned, now) = (self.abandoned(service, union), Instant::now());
-        let mut board = self.board();
+    /// Queues files of this authority that their holders have drained, or that an earlier run of a server left unfinished:
+    /// they are finalized.
+    pub(super) fn resume_abandoned(&self, service: &Service, backing: &Backing) {
+        let (abandoned, now) = (self.abandoned(service, backing), Instant::now());
+        let mut drain_queue = self.drain_queue();
         for file in abandoned {
-            if board.failures.may_try(now, file) {
-                board.take_up(file);
+            if drain_queue.failures.may_try(now, file) {
+                drain_queue.resume(file);
             }
         }
     }

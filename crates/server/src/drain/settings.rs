@@ -1,4 +1,4 @@
-//! What can be set about draining.
+//! Settings of the drain.
 
 use super::alpha::Alpha;
 use crate::human;
@@ -12,45 +12,47 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When, in which order and how fast data leaves for the back end: the table `[server.drain]` of `forebay.toml`.
+/// When, in which order and how fast buffered data is drained: the table `[server.drain]` of `forebay.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Draining {
-    /// Above this many per cent of the capacity data leaves by itself, down to it.
+    /// Above this fill level, in per cent of the capacity, data is drained until the level is reached.
     pub threshold: u8,
-    /// Below the threshold only what is older than this leaves.
+    /// Below the threshold, only data older than this is drained.
     #[serde(with = "human::time")]
     pub age: Duration,
-    /// Let data leave whenever nothing else is written behind, however little there is.
+    /// Drain whenever no other data is being drained, however little there is.
     pub when_idle: bool,
-    /// In which order things leave.
+    /// Order in which data is drained.
     pub order: Order,
-    /// Most bytes of one write behind.
+    /// Largest write to the back end.
     #[serde(with = "human::size")]
     pub write: Bytes,
-    /// Servers that write to one target at once: a number, "learnt", or what calibrate found.
+    /// Servers that write to one target at once: a number, "learnt", or the output file of calibrate.
     pub alpha: Alpha,
     /// Which job comes first at a target.
     pub choice: Choice,
-    /// A grant lasts for so many bytes; until all of a job's bytes for the target are out if not given.
+    /// A grant ends after this many bytes; if not given, when all of a job's bytes for the target are written.
     #[serde(with = "human::maybe_size", skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Bytes>,
-    /// What has to be known before bytes are let go of here.
+    /// What has to be verified before the buffer frees bytes.
     pub verify: Verify,
-    /// Write no more than this a second behind.
+    /// Limit on the rate of the drain, in bytes a second.
     #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Bytes>,
-    /// Only within these hours (UTC) does data leave by itself, such as "20:00-06:00": unless the buffer is nearly full.
+    /// Hours (UTC) in which data is drained automatically, such as "20:00-06:00". A nearly full buffer is drained at
+    /// any time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
-    /// What leads where behind, for the placement of new files: a `topology.toml`; what the back end tells if not given.
+    /// Topology of the back end for the placement of new files: a `topology.toml`; if not given, what the back end
+    /// reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<PathBuf>,
-    /// A writer that meets a full buffer waits as long as the drain frees something within this time.
+    /// A writer that finds the buffer full waits as long as the drain frees some space within this time.
     #[serde(with = "human::time")]
     pub patience: Duration,
-    /// Between two statements to whoever gives out a target, at most: whatever is new is said at once, so this is for what
-    /// was lost, and for how much is left. Whoever says nothing for forty of them has no places any more.
+    /// Longest time between two statements to the arbiter of a target. Changes are sent at once, so this only repeats
+    /// lost messages and reports progress. A server that is silent for forty beats loses its grants.
     #[serde(with = "human::time")]
     pub beat: Duration,
 }
@@ -77,12 +79,12 @@ impl Default for Draining {
 }
 
 impl Draining {
-    /// Whether this is an hour in which data leaves by itself.
-    pub(super) fn may_leave(&self, now: Stamp) -> bool {
+    /// Whether data may be drained automatically now.
+    pub(super) fn may_drain(&self, now: Stamp) -> bool {
         self.hours.is_none_or(|hours| hours.contain(now.0 / 1_000_000_000))
     }
 
-    /// A server that says nothing for so long has no places.
+    /// A server that sends nothing for this long loses its grants.
     pub(super) fn lease(&self) -> Tick {
         Tick(u64::try_from(self.beat.saturating_mul(40).as_nanos()).unwrap_or(u64::MAX))
     }
@@ -94,25 +96,25 @@ impl Draining {
             Draining { write: Bytes(0..=4095), .. } => {
                 invalid("drain.write is less than 4KiB: choose more, such as 8MiB")
             }
-            Draining { alpha: Alpha::Fixed(0), .. } => invalid("drain.alpha is 0: nobody could ever write"),
-            Draining { quantum: Some(Bytes(0)), .. } => invalid("drain.quantum is 0: leave it away"),
-            Draining { rate: Some(Bytes(0)), .. } => invalid("drain.rate is 0: leave it away"),
+            Draining { alpha: Alpha::Fixed(0), .. } => invalid("drain.alpha is 0: no server could write"),
+            Draining { quantum: Some(Bytes(0)), .. } => invalid("drain.quantum is 0: omit it"),
+            Draining { rate: Some(Bytes(0)), .. } => invalid("drain.rate is 0: omit it"),
             Draining { beat, .. } if *beat < Duration::from_millis(10) => {
-                invalid("drain.beat is less than 10ms: servers would do nothing but talk")
+                invalid("drain.beat is less than 10ms: choose more, such as 250ms")
             }
             _ => Ok(()),
         }
     }
 }
 
-/// What has to be known before bytes are let go of here.
+/// What has to be verified before the buffer frees bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
-    /// The back end has said that it has them on its device.
+    /// The back end has acknowledged that the bytes are on stable storage.
     #[default]
     Acknowledged,
-    /// They were read back from there, and are the same.
+    /// The bytes were read back and are the same.
     ReadBack,
 }
 
@@ -125,7 +127,7 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// Whether a moment, in seconds since the epoch, is within them.
+    /// Whether a time, in seconds since the epoch, is within these hours.
     pub(super) fn contain(self, seconds: u64) -> bool {
         let minute = (seconds / 60 % (24 * 60)) as u16;
         match self.from <= self.to {
@@ -147,7 +149,9 @@ impl FromStr for Hours {
         let ends = text.split_once('-').and_then(|(from, to)| Some((minutes(from)?, minutes(to)?)));
         match ends {
             Some((from, to)) if from != to => Ok(Hours { from, to }),
-            _ => Err(format!("\"{text}\" are no hours: write two times of the day, such as 20:00-06:00")),
+            _ => Err(format!(
+                "\"{text}\" is not a range of hours: write two times of the day, such as 20:00-06:00"
+            )),
         }
     }
 }
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_read_and_checked() {
+    fn drain_settings_are_parsed_and_checked() {
         let text = "threshold = 50\nage = '1min'\norder = 'offset'\nwrite = '1MiB'\nchoice = 'fcfs'\nrate = '10MiB/s'\n\
                     quantum = '64MiB'\nverify = 'read_back'\nhours = '20:00-06:30'\n";
         let draining: Draining = toml::from_str(text).unwrap();

@@ -1,29 +1,29 @@
-//! What somebody asked to be drained.
+//! Requests to drain a file, a tree or everything.
 
 use forebay_model::{FileId, ServerId, Stamp};
 use forebay_wire::DrainTicket;
 use std::collections::{HashMap, HashSet};
 
-/// As often something is tried for somebody who waits for it.
+/// How often a file is tried for a request.
 pub(super) const TRIES: u32 = 3;
 
 /// A request to drain something.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) id: u64,
-    /// What was written before is to leave.
+    /// Bytes written before this are to be drained.
     pub(super) begun: Stamp,
-    /// Whether more may be found that is to leave.
+    /// Whether the walk may find more files.
     pub(super) walking: bool,
-    /// What has to leave.
+    /// Files that have to be drained.
     pub(super) pending: HashSet<FileId>,
-    /// Directories that have to be given their time.
+    /// Directories whose time has to be set.
     pub(super) dirs: HashSet<FileId>,
-    /// Of what has to leave, files of which other servers may hold bytes, and how often they were asked in vain.
-    pub(super) afar: HashMap<FileId, u32>,
-    /// Of those, the ones of which others hold nothing any more that has to leave.
-    pub(super) out: HashSet<FileId>,
-    /// When it began, by the clocks of others.
+    /// Pending files of which other servers may hold bytes, with the number of failed polls.
+    pub(super) striped: HashMap<FileId, u32>,
+    /// Of those, the files that the other servers have drained.
+    pub(super) drained: HashSet<FileId>,
+    /// The begin of the request, by the clocks of other servers.
     pub(super) clocks: HashMap<ServerId, Stamp>,
     pub(super) files: u64,
     pub(super) bytes: u64,
@@ -39,8 +39,8 @@ impl Ticket {
             walking: true,
             pending: HashSet::new(),
             dirs: HashSet::new(),
-            afar: HashMap::new(),
-            out: HashSet::new(),
+            striped: HashMap::new(),
+            drained: HashSet::new(),
             clocks: HashMap::new(),
             files: 0,
             bytes: 0,
@@ -53,7 +53,7 @@ impl Ticket {
         !self.walking && self.pending.is_empty() && self.dirs.is_empty()
     }
 
-    /// Whether nothing but directories is left.
+    /// Whether only directories are left.
     pub(super) fn waits_for_dirs(&self) -> bool {
         !self.walking && self.pending.is_empty() && !self.dirs.is_empty()
     }
@@ -61,21 +61,21 @@ impl Ticket {
     pub(super) fn gone(&mut self, file: FileId) {
         self.pending.remove(&file);
         self.dirs.remove(&file);
-        self.afar.remove(&file);
-        self.out.remove(&file);
+        self.striped.remove(&file);
+        self.drained.remove(&file);
     }
 
-    /// Whether others hold nothing of a file any more that has to leave.
-    pub(super) fn is_out(&self, file: FileId) -> bool {
-        !self.afar.contains_key(&file) || self.out.contains(&file)
+    /// Whether other servers hold no bytes of a file that have to be drained.
+    pub(super) fn is_drained_by_others(&self, file: FileId) -> bool {
+        !self.striped.contains_key(&file) || self.drained.contains(&file)
     }
 
-    /// Files of which others have to be asked.
-    pub(super) fn unsure(&self) -> impl Iterator<Item = FileId> + '_ {
-        self.afar.keys().copied().filter(|file| !self.out.contains(file))
+    /// Files whose holders have to be polled.
+    pub(super) fn to_poll(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.striped.keys().copied().filter(|file| !self.drained.contains(file))
     }
 
-    /// Something failed for the so many-th time.
+    /// Draining a file failed, for the `tries`th time.
     pub(super) fn failed(&mut self, file: FileId, tries: u32, hopeless: bool) {
         if (tries >= TRIES || hopeless) && (self.pending.remove(&file) | self.dirs.remove(&file)) {
             self.gone(file);

@@ -1,32 +1,32 @@
-//! When data leaves by itself.
+//! When data is drained automatically.
 
 use super::settings::Draining;
-use crate::route::Burst;
+use crate::direct::Burst;
 use forebay_model::Stamp;
 
-/// Outside of the hours, and for writers that wait, this much of the capacity counts as full.
+/// Outside the configured hours, the buffer is drained only above this fill level, in per cent.
 const HIGH: u64 = 80;
 
-/// How things stand.
+/// The state that the decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) capacity: u64,
     pub(super) live: u64,
-    /// Writers that wait for room.
+    /// Writers that wait for space.
     pub(super) waiting: usize,
-    /// Whether nothing is on its way.
+    /// Whether nothing is being drained.
     pub(super) idle: bool,
     pub(super) burst: Burst,
     pub(super) now: Stamp,
 }
 
-/// What should leave.
+/// What should be drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Want {
     Nothing,
-    /// So many bytes, the oldest first.
+    /// This many bytes, the oldest first.
     Bytes(u64),
-    /// All that was written before.
+    /// Everything that was written before.
     Before(Stamp),
 }
 
@@ -42,7 +42,7 @@ pub(super) fn want(settings: &Draining, view: View) -> Want {
         Burst::Over if view.live > 0 => return Want::Before(view.now),
         Burst::Over | Burst::Any => {}
     }
-    let within = settings.may_leave(view.now);
+    let within = settings.may_drain(view.now);
     let mark = if within { u64::from(settings.threshold) } else { HIGH.max(u64::from(settings.threshold)) };
     if view.live > per_cent(mark) {
         return Want::Bytes(view.live - per_cent(mark));
@@ -63,7 +63,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn lazy_below_the_threshold_eager_above_and_when_somebody_waits() {
+    fn drain_is_lazy_below_the_threshold_and_eager_above() {
         let noon = 20_000 * 86_400 + 12 * 3600;
         let settings = Draining { age: Duration::from_secs(10), ..Draining::default() };
         let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings.clone() };

@@ -1,72 +1,80 @@
-//! Attributes, extended attributes, and the length of files.
+//! Attributes, extended attributes, and file sizes.
 
 use super::open::{SET_ID, note_set_id};
 use super::vanished;
+use crate::backing::Order;
+use crate::cluster::{Blocked, Outcome, is_striped};
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop, is_afar};
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
 };
 use forebay_store::{Batch, Body, MAX_FILE};
 use forebay_wire::{Reply, Token, XattrMode};
 
-/// The smallest stripe that can be set.
+/// Smallest allowed stripe.
 const LEAST_STRIPE: u64 = 64 << 10;
 
 impl Service {
-    pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Handled {
+    pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Outcome {
         self.reach(caller, file)?;
         self.refresh(file)?;
         let inode = self.store.names().settled(file).map_err(vanished)?;
         Ok(Reply::Attr(self.attr(caller, file, &inode)?))
     }
 
-    pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Handled {
+    pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Outcome {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         let inode = self.store.names().inode(file).map_err(vanished)?;
-        // Asked before anything is changed: from then on nothing is in the way of the answer.
+        // Read before anything is changed, so that the answer cannot fail afterwards.
         let before = self.attr(caller, file, &inode)?;
         if let Body::File { extent, .. } = &inode.body
-            && is_afar(extent)
+            && is_striped(extent)
             && change.mode.is_some_and(|mode| mode & SET_ID != 0)
-            && !caller.helps.set_id
+            && !caller.retry_context.set_id
         {
-            return Err(Stop::SetId(file));
+            return Err(Blocked::SetId(file));
         }
-        // A time that is set counts from now on, even if another server's clock was ahead when it wrote.
-        let now = match caller.helps.held.get(&file).and_then(|held| held.touched) {
+        // An explicitly set time takes effect even if another server's clock was ahead when it wrote.
+        let now = match caller.retry_context.held.get(&file).and_then(|held| held.touched) {
             Some(touched) => self.now().max(touched),
             None => self.now(),
         };
-        let inode = self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?;
+        let inode = match file == FileId::ROOT {
+            true => self.set_root_attr(caller, change).map_err(vanished)?,
+            false => self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?,
+        };
         if inode.mode & SET_ID != 0 {
             self.opens.has_set_id(file);
-            // Whoever writes by a ring has to come here first, and takes them away.
+            // Clients that write through rings must send a request first, which clears the set-id bits.
             self.store.data().recall_file(file);
         }
         let after = self.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))
     }
 
-    pub(super) fn truncate(&self, caller: &Caller, token: &Token, size: u64) -> Handled {
+    pub(super) fn truncate(&self, caller: &Caller, token: &Token, size: u64) -> Outcome {
         let hold = self.claim(caller, token, Access::WRITE)?;
         self.set_length(caller, &hold, size)
     }
 
-    pub(super) fn truncate_file(&self, caller: &Caller, file: FileId, size: u64) -> Handled {
+    pub(super) fn truncate_file(&self, caller: &Caller, file: FileId, size: u64) -> Outcome {
         self.reach(caller, file)?;
         let hold = self.opens.hold(file)?;
         let inode = self.store.names().check_open(&caller.who, file, Access::WRITE).map_err(vanished)?;
         if inode.kind() != FileKind::File {
-            return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no length to set")).into());
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("file {file} is not a regular file: its size cannot be set"),
+            )
+            .into());
         }
         note_set_id(&hold, &inode);
         self.set_length(caller, &hold, size)
     }
 
-    pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Handled {
+    pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Outcome {
         let file = hold.file();
         if size > MAX_FILE {
             return Err(Error::from(ErrorKind::TooLarge).into());
@@ -79,44 +87,44 @@ impl Service {
         Ok(Reply::Done)
     }
 
-    /// Changes bytes that several servers hold, once the others have prepared that.
-    fn reshape(&self, caller: &Caller, hold: &Hold, change: Reshape) -> Handled {
+    /// Changes bytes on several servers after the others have prepared the change.
+    fn reshape(&self, caller: &Caller, hold: &Hold, change: Reshape) -> Outcome {
         let file = hold.file();
-        match (caller.helps.ordered, &caller.helps.reshape) {
-            (false, _) => Err(Stop::Order(file)),
-            (true, None) => Err(Stop::Reshape(file, change)),
-            (true, Some(opening)) => {
+        match (caller.retry_context.order(file), caller.retry_context.reshape(file)) {
+            (Order::Free, _) => Err(Blocked::Order(file)),
+            (Order::Kept, None) => Err(Blocked::Reshape(file, change)),
+            (Order::Kept, Some(opening)) => {
                 self.shed_set_id(caller, hold)?;
                 self.claim_shared(file)?;
                 let _still = self.be_still(file)?;
-                self.ways.lanes.hide(file, opening.change().hides());
+                self.direct.range_locks.hide(file, opening.change().hides());
                 self.decide_reshape(file, opening)?;
-                self.mend_past(file);
+                self.clear_failed_direct(file);
                 self.trim_shared(file, opening.change());
                 Ok(Reply::Done)
             }
         }
     }
 
-    pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Handled {
+    pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Outcome {
         let hold = self.claim(caller, token, Access::WRITE)?;
         self.shed_set_id(caller, &hold)?;
         self.store.data().extend(token.file, size)?;
         Ok(Reply::Done)
     }
 
-    /// Whether other servers may hold bytes of a file of ours.
-    fn others_hold(&self, file: FileId) -> Result<bool, Stop> {
+    /// Whether other servers may hold bytes of a file of this server.
+    fn others_hold(&self, file: FileId) -> Result<bool, Blocked> {
         if self.is_alone() || self.members.members().authority(file) != self.config.server {
             return Ok(false);
         }
         match &self.store.names().inode(file).map_err(vanished)?.body {
-            Body::File { extent, .. } => Ok(is_afar(extent)),
+            Body::File { extent, .. } => Ok(is_striped(extent)),
             _ => Ok(false),
         }
     }
 
-    pub(super) fn get_layout(&self, caller: &Caller, file: FileId) -> Handled {
+    pub(super) fn get_layout(&self, caller: &Caller, file: FileId) -> Outcome {
         self.reach(caller, file)?;
         let (striping, layout) = match self.store.names().inode(file).map_err(vanished)?.body {
             Body::Directory { striping, .. } => (striping, None),
@@ -126,37 +134,40 @@ impl Service {
         Ok(Reply::Layout { striping, layout })
     }
 
-    pub(super) fn set_layout(&self, caller: &Caller, dir: FileId, striping: Option<Striping>) -> Handled {
+    pub(super) fn set_layout(&self, caller: &Caller, dir: FileId, striping: Option<Striping>) -> Outcome {
         self.reach(caller, dir)?;
         if striping.is_some_and(|striping| striping.stripe < LEAST_STRIPE || striping.stripe > MAX_FILE) {
-            let text = format!("a stripe has at least {LEAST_STRIPE} bytes");
+            let text = format!("stripes must have {LEAST_STRIPE} to {MAX_FILE} bytes");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         self.store.names().set_striping(&caller.who, dir, striping, self.now()).map_err(vanished)?;
         Ok(Reply::Layout { striping, layout: None })
     }
 
-    pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Handled {
+    pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Outcome {
         let hold = self.claim(caller, token, Access::WRITE)?;
         let span = Span::at(offset, len).filter(|span| !span.is_empty());
         let span = span.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("{len} bytes from {offset} on are no range to punch"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("cannot punch {len} bytes at offset {offset}: not a valid range"),
+            )
         })?;
         if self.others_hold(token.file)? {
             return self.reshape(caller, &hold, Reshape::Punch(span));
         }
         self.shed_set_id(caller, &hold)?;
-        self.ways.lanes.hide(token.file, span);
+        self.direct.range_locks.hide(token.file, span);
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)
     }
 
-    pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
+    pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Outcome {
         self.reach(caller, file)?;
         self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)
     }
 
-    pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Handled {
+    pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Outcome {
         self.reach(caller, file)?;
         self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)
     }
@@ -168,19 +179,19 @@ impl Service {
         name: &Name,
         value: &[u8],
         mode: XattrMode,
-    ) -> Handled {
+    ) -> Outcome {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.now()))
     }
 
-    pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
+    pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Outcome {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         done(self.store.names().remove_xattr(&caller.who, file, name, self.now()))
     }
 }
 
-fn done(result: Result<()>) -> Handled {
+fn done(result: Result<()>) -> Outcome {
     result.map(|()| Reply::Done).map_err(vanished)
 }

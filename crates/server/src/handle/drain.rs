@@ -1,47 +1,78 @@
-//! Draining on request.
+//! Drain requests.
 
-use crate::drain::Engine;
+use crate::backing::Brought;
+use crate::cluster::{Blocked, Outcome};
+use crate::drain::DrainEngine;
 use crate::service::{Caller, Service};
-use crate::several::Handled;
-use crate::union::Brought;
-use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Span};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Result, ServerId, Span};
+use forebay_store::Data;
 use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
 
 impl Service {
-    pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Handled {
+    pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Outcome {
         let Some(engine) = &self.drain else {
-            let text = "this server has nothing behind it: start it with --backend";
+            let text = "this server has no back end: start it with --backend";
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
         if matches!(call, DrainCall::Begin { .. }) && !self.is_authority(FileId::ROOT) {
             let first = self.members.members().authority(FileId::ROOT);
-            let text = format!("server {first} has the names of this service: it is asked to drain");
+            let text = format!("server {first} owns the names of this service: send drain requests to it");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         let mut brought = Brought::default();
         let ticket = match call {
             DrainCall::Begin { file, order, last } => {
                 match file {
-                    Some(file) => self.reach(caller, *file)?,
-                    None => self.demand(caller, "drain everything")?,
+                    // The root stands for everything.
+                    None | Some(FileId::ROOT) => self.demand(caller, "drain everything")?,
+                    Some(file) => self.check_drain(caller, *file)?,
                 }
                 if order.is_some() || *last {
-                    self.demand(caller, "say how the buffer drains")?;
+                    self.demand(caller, "set the drain order or start the final drain")?;
                 }
                 if let Some(order) = order {
                     self.set_order(order)?;
+                }
+                // Data stored into mappings is drained too. If the buffer is full, draining frees space for it first.
+                if let Err(error) = self.store.data().write_back_all() {
+                    if error.kind() != ErrorKind::NoSpace {
+                        return Err(error.into());
+                    }
+                    engine.begin(self, *file, false)?;
+                    self.when_there_is_room(Data::write_back_all)?;
                 }
                 Some(engine.begin(self, *file, *last)?)
             }
             DrainCall::Fetch { file, offset, len, turn } => {
                 self.reach(caller, *file)?;
+                self.store.names().check_open(&caller.who, *file, Access::READ).map_err(super::vanished)?;
                 brought = self.bring_near(*file, (*offset, *len), *turn)?;
                 None
             }
             DrainCall::Look { ticket } => *ticket,
         };
         let Brought { bytes: fetched, full } = brought;
-        Ok(Reply::Drain(Box::new(DrainReport { fetched, full, ..engine.report(self, ticket)? })))
+        Ok(Reply::Drain(Box::new(DrainReport {
+            fetched,
+            full,
+            ..engine.report(self, ticket, self.only_own(caller))?
+        })))
+    }
+
+    /// Fails unless the caller may drain a file: its own files, and files that it may write to.
+    fn check_drain(&self, caller: &Caller, file: FileId) -> Result<(), Blocked> {
+        self.reach(caller, file)?;
+        let inode = self.store.names().inode(file).map_err(super::vanished)?;
+        if inode.uid == caller.who.uid {
+            return Ok(());
+        }
+        match inode.kind() {
+            FileKind::File => {
+                self.store.names().check_open(&caller.who, file, Access::WRITE).map_err(super::vanished)?;
+                Ok(())
+            }
+            _ => Ok(self.demand(caller, &format!("drain what belongs to user {}", inode.uid))?),
+        }
     }
 
     fn bring_near(&self, file: FileId, (offset, len): (u64, u64), turn: u64) -> Result<Brought> {
@@ -52,7 +83,7 @@ impl Service {
         tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span, turn)))?
     }
 
-    /// From now on things leave all servers in this order; or none, if one of them cannot say so.
+    /// Sets the drain order on all servers, or on none if one of them does not support it.
     fn set_order(&self, order: &str) -> Result<()> {
         for ask in [true, false] {
             self.set_order_here(order, ask)?;
@@ -62,21 +93,22 @@ impl Service {
             let list = others.map(|server| (server, PeerRequest::Order { order: order.to_owned(), ask }));
             let list: Vec<_> = list.collect();
             let servers: Vec<ServerId> = list.iter().map(|(server, _)| *server).collect();
-            let told = tokio::task::block_in_place(|| self.await_unless_it_ends(service.ask_all(list)))?;
-            for (server, answer) in servers.into_iter().zip(told) {
-                answer.map_err(|error| error.within(format!("server {server} keeps its order")))?;
+            let answers =
+                tokio::task::block_in_place(|| self.await_unless_it_ends(service.request_all(list)))?;
+            for (server, answer) in servers.into_iter().zip(answers) {
+                answer.map_err(|error| error.within(format!("server {server} refused the drain order")))?;
             }
         }
         Ok(())
     }
 
-    /// The same of this server alone.
+    /// Sets the drain order of this server only.
     pub(crate) fn set_order_here(&self, order: &str, ask: bool) -> Result<()> {
         self.drain.as_ref().map_or(Ok(()), |engine| engine.set_order(order, ask))
     }
 
-    /// Remembers what was made or changed here, and may have to be so behind.
-    pub(super) fn note_change(&self, engine: &Engine, request: &Request, reply: &Reply) {
+    /// Records a file that was created or changed in the buffer, so that the drain updates the back end.
+    pub(super) fn note_change(&self, engine: &DrainEngine, request: &Request, reply: &Reply) {
         let made = match reply {
             Reply::Attr(attr) | Reply::Opened { attr, created: true, .. } => Some(attr.id),
             _ => None,
@@ -87,8 +119,8 @@ impl Service {
             | Request::MakeSpecial { dir, name, .. }
             | Request::Link { dir, name, .. }
             | Request::Symlink { dir, name, .. } => {
-                if let (Some(file), Some(union)) = (made, &self.union) {
-                    union.note_name(file, *dir, name.clone());
+                if let (Some(file), Some(backing)) = (made, &self.backing) {
+                    backing.note_name(file, *dir, name.clone());
                     engine.note(file);
                     engine.note(*dir);
                 }

@@ -1,55 +1,58 @@
-//! What each request does. Everything here is plain calls of the store: turns were taken before, and nothing waits
-//! but for the store itself.
+//! Handlers of requests. They call the store synchronously: the turn was taken before, and they wait only for the
+//! store.
 //!
 //! # Requests that name a file by its id
 //!
-//! Ids are numbers that anybody can guess, so naming one proves nothing, and a file of mode 0644 in a directory of
-//! mode 0700 is protected by that directory alone. So every id in a request, of a file or a directory, must be one
-//! to which the caller could walk: one of its names, and search permission on all directories above
-//! ([`Names::reach`](forebay_store::Names::reach)). Or his session must have it open, as it is for a file that has
-//! no name left. After that, the file's own mode decides as usual. This needs no memory of earlier walks, so it
-//! survives restarts, and a mode that is changed anywhere on the way counts at once. A token, once given, counts
-//! until it is closed, as an open file does everywhere.
+//! Ids are guessable, so knowing an id proves nothing; a file of mode 0644 in a directory of mode 0700 is protected
+//! only by that directory. The caller must therefore be able to reach every file or directory that a request names by
+//! id: through one of its names, with search permission on all directories above
+//! ([`Names::reach`](forebay_store::Names::reach)). Alternatively, the caller's session has the file open, as for a
+//! file without a name. After that the file's own mode decides as usual. This check needs no record of earlier lookups,
+//! so it survives restarts, and a mode change on the path takes effect at once. An issued token stays valid until it is
+//! closed, like an open file on any POSIX file system.
 
 mod attr;
 mod drain;
+mod keys;
 mod names;
 mod open;
 mod sharing;
 mod status;
 
+pub(crate) use names::entries;
 pub(crate) use open::SET_ID;
 
+use crate::cluster::{Blocked, Outcome, is_striped};
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop, is_afar};
 use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
-use forebay_store::{Body, Facts, Inode};
+use forebay_store::{Body, Data, Facts, Inode};
 use forebay_wire::{DrainCall, Reply, Request};
 
-/// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// At once and without a turn, so that heartbeats and diagnosis work on a server full of work.
+    /// At once and without a turn, so that heartbeats and diagnosis work on a busy server.
     Urgent,
-    /// Without a turn too, but other servers have to be waited for.
-    Errand,
+    /// Without a turn, but it waits for other servers.
+    WaitsForPeers,
     /// In its turn.
     Usual,
-    /// In its turn, and it waits for a device.
+    /// In its turn; it waits for a device.
     Slow,
-    /// In its turn, and it may wait for the back end.
-    Behind,
-    /// At once and without a turn: another server asks.
+    /// In its turn; it may wait for the back end.
+    Backing,
+    /// In one turn per piece.
+    Listing,
+    /// At once and without a turn, because another server sent it.
     Peer,
-    /// In its turn, which it waits for with what it is about.
+    /// In its turn, for which the shared-memory handler waits itself.
     Memory,
     /// On a data connection only.
     Data,
 }
 
-/// How a request is served by a server that has something behind it, or has not.
-pub(crate) fn class(request: &Request, behind: bool) -> Class {
+/// How a request is served, with or without a back end.
+pub(crate) fn class(request: &Request, has_backing: bool) -> Class {
     match request {
         Request::Ping
         | Request::Status
@@ -60,19 +63,28 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Drain(DrainCall::Look { .. })
         | Request::SetRoute { .. }
         | Request::Abandon { .. } => Class::Urgent,
-        Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
+        Request::SetPolicy { .. }
+        | Request::ReplaceServer { .. }
+        | Request::Losses
+        | Request::Repair { .. }
+        | Request::Keys(_) => Class::WaitsForPeers,
         Request::Peer(_) => Class::Peer,
-        Request::Sync { .. } | Request::SyncAll => Class::Slow,
-        Request::Ring { .. } | Request::Slab { .. } | Request::Map { .. } | Request::Queue => Class::Memory,
+        Request::Sync { .. } | Request::SyncAll | Request::Seek { .. } => Class::Slow,
+        Request::Ring { .. }
+        | Request::Slab { .. }
+        | Request::Map { .. }
+        | Request::MapFile { .. }
+        | Request::Queue => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
-        _ if behind => Class::Behind,
+        Request::ReadDir { .. } => Class::Listing,
+        _ if has_backing => Class::Backing,
         _ => Class::Usual,
     }
 }
 
 impl Service {
-    /// Does what is asked.
-    pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Handled {
+    /// Executes a request.
+    pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Outcome {
         let handled = self.handle_alone(caller, request);
         if let (Some(engine), Ok(reply)) = (&self.drain, &handled) {
             self.note_change(engine, request, reply);
@@ -80,11 +92,16 @@ impl Service {
         handled
     }
 
-    fn handle_alone(&self, caller: &Caller, request: &Request) -> Handled {
-        // Nothing else changes what a later request could meet.
-        let _pass = match class(request, self.union.is_some()) {
-            Class::Usual | Class::Behind => Some(caller.fence.pass()?),
-            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Memory | Class::Data => None,
+    fn handle_alone(&self, caller: &Caller, request: &Request) -> Outcome {
+        // Only these classes change state that a later request could observe.
+        let _pass = match class(request, self.backing.is_some()) {
+            Class::Usual | Class::Backing | Class::Listing => Some(caller.connection_epoch.pass()?),
+            Class::Urgent
+            | Class::WaitsForPeers
+            | Class::Slow
+            | Class::Peer
+            | Class::Memory
+            | Class::Data => None,
         };
         match *request {
             Request::Ping => Ok(Reply::Done),
@@ -103,9 +120,12 @@ impl Service {
             Request::Extend { ref token, size } => self.extend(caller, token, size),
             Request::Punch { ref token, offset, len } => self.punch(caller, token, offset, len),
             Request::Sync { ref token } => self.sync(caller, token),
+            Request::Seek { ref token, offset, to, end, stripes } => {
+                self.seek(caller, token, offset, to, end, stripes)
+            }
             Request::SyncAll => {
-                self.sync_all_past()?;
-                Ok(self.store.data().sync_all().map(|()| Reply::Done)?)
+                self.sync_all_direct()?;
+                Ok(self.when_there_is_room(Data::sync_all).map(|()| Reply::Done)?)
             }
             Request::GetLayout { file } => self.get_layout(caller, file),
             Request::SetLayout { dir, striping } => self.set_layout(caller, dir, striping),
@@ -129,7 +149,7 @@ impl Service {
             Request::ListXattr { file } => self.list_xattr(caller, file),
             Request::RemoveXattr { file, ref name } => self.remove_xattr(caller, file, name),
             Request::StatFs => Ok(Reply::Usage(self.usage())),
-            Request::Status => Ok(Reply::Status(Box::new(self.status()))),
+            Request::Status => Ok(Reply::Status(Box::new(self.status(caller)))),
             Request::Shutdown => self.shutdown(caller),
             Request::History { cursor } => {
                 let (samples, next) = self.history.from(cursor)?;
@@ -137,32 +157,37 @@ impl Service {
             }
             Request::Number { row } => Ok(Reply::Number(self.rows.next(caller.who.uid, row))),
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
-            Request::Exchange(ref told) => self.hear(caller, told.clone()),
+            Request::Exchange(ref exchange) => self.receive_table(caller, exchange.clone()),
             Request::Abandon { connection } => {
-                // What is being done for it may wait for another server.
-                tokio::task::block_in_place(|| self.fences.close(caller.session.owner(), connection));
+                // Requests of that connection may wait for another server.
+                tokio::task::block_in_place(|| {
+                    self.connection_epochs.close(caller.session.owner(), connection);
+                });
                 Ok(Reply::Done)
             }
             Request::Drain(ref call) => self.drain(caller, call),
             Request::SetRoute { ref mode } => Ok(self.set_route(caller, mode).map(|()| Reply::Done)?),
             Request::Write { .. } | Request::Read { .. } => {
-                Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
+                Err(Error::new(ErrorKind::Protocol, "reads and writes belong on data connections").into())
             }
             Request::SetPolicy { .. }
             | Request::ReplaceServer { .. }
             | Request::Losses
+            | Request::Repair { .. }
             | Request::Ring { .. }
             | Request::Slab { .. }
             | Request::Map { .. }
+            | Request::MapFile { .. }
             | Request::Queue
+            | Request::Keys(_)
             | Request::Peer(_) => {
-                Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
+                Err(Error::new(ErrorKind::Protocol, "this request belongs on control connections").into())
             }
         }
     }
 
-    /// Fails unless the caller could have come to this file: see the head of this module.
-    fn reach(&self, caller: &Caller, file: FileId) -> Result<(), Stop> {
+    /// Fails unless the caller can reach this file; see the head of this module.
+    fn reach(&self, caller: &Caller, file: FileId) -> Result<(), Blocked> {
         check_maker(&*self.members, file)?;
         if file == FileId::ROOT {
             return Ok(());
@@ -171,26 +196,26 @@ impl Service {
             return Ok(());
         }
         self.refresh_above(file)?;
-        // A name would have been looked up: an id that leads nowhere is one that has gone.
-        self.store.names().reach(&caller.who, file).map_err(|stopped| match Stop::from(stopped) {
-            Stop::Failed(miss)
-                if miss.kind() == ErrorKind::NotFound && self.joining.may_have_lost_file(file) =>
+        // A name would have been looked up before: an id that leads nowhere belongs to a removed file.
+        self.store.names().reach(&caller.who, file).map_err(|stopped| match Blocked::from(stopped) {
+            Blocked::Failed(miss)
+                if miss.kind() == ErrorKind::NotFound && self.join_state.may_have_lost_file(file) =>
             {
-                self.joining.lost(&miss).into()
+                self.join_state.lost(&miss).into()
             }
             stop => vanished(stop),
         })
     }
 
-    /// What `stat` says of a file of ours.
-    fn attr(&self, caller: &Caller, file: FileId, inode: &Inode) -> Result<Attr, Stop> {
+    /// The `stat` attributes of a file of this server.
+    fn attr(&self, caller: &Caller, file: FileId, inode: &Inode) -> Result<Attr, Blocked> {
         let facts = match &inode.body {
-            Body::File { extent, .. } if is_afar(extent) => {
+            Body::File { extent, .. } if is_striped(extent) => {
                 let mut facts = self.store.data().facts(file)?;
                 (facts.size, facts.touched) =
                     (facts.size.max(extent.least), facts.touched.max(extent.touched));
-                match (extent.is_open(), caller.helps.held.get(&file)) {
-                    (true, None) => return Err(Stop::Gather(file)),
+                match (extent.is_open(), caller.retry_context.held.get(&file)) {
+                    (true, None) => return Err(Blocked::Gather(file)),
                     (true, Some(held)) => {
                         facts.size = facts.size.max(held.size);
                         facts.touched = facts.touched.max(held.touched);
@@ -202,9 +227,9 @@ impl Service {
             }
             Body::File { .. } => self.store.data().facts(file)?,
             Body::Directory { .. } if self.has_all_names() => self.store.names().share(file)?.into(),
-            Body::Directory { .. } => match caller.helps.shares.get(&file) {
+            Body::Directory { .. } => match caller.retry_context.shares.get(&file) {
                 Some(&share) => share.into(),
-                None => return Err(Stop::Shares(file)),
+                None => return Err(Blocked::Shares(file)),
             },
             Body::Symlink { .. } | Body::Special { .. } => Facts::default(),
         };
@@ -212,9 +237,10 @@ impl Service {
     }
 
     fn shown(&self, file: FileId, inode: &Inode, facts: &Facts) -> Attr {
-        let mut attr = inode.attr(file, facts);
-        if self.union.is_some() && attr.kind == FileKind::Directory {
-            // How many directories are in it behind is only known to who lists it: one says that nobody counted.
+        let mut attr = inode.attr(file, facts, self.store.data().times());
+        if self.backing.is_some() && attr.kind == FileKind::Directory {
+            // The number of subdirectories in the back end is unknown without listing; a link count of 1 means "not
+            // counted".
             attr.links = 1;
         }
         attr
@@ -225,8 +251,8 @@ impl Service {
     }
 }
 
-/// What was named by id and is not there was there once: the caller's knowledge is stale.
-fn vanished(stop: impl Into<Stop>) -> Stop {
+/// A file that was named by id and does not exist existed once: the caller's id is stale.
+fn vanished(stop: impl Into<Blocked>) -> Blocked {
     stop.into().map(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
         _ => error,

@@ -1,23 +1,30 @@
-//! Names: walking, making, moving, removing, listing.
+//! Names: lookup, create, rename, remove, list.
 
+use crate::backing::Spot;
+use crate::cluster::{Blocked, Outcome};
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop};
-use crate::union::Spot;
-use forebay_model::{Access, Attr, Error, ErrorKind, FileId, FileKind, Name, Result, Special, Time, may};
+use forebay_model::{
+    Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Special, Time, may,
+};
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
 
-/// Most entries in one answer: with the longest names and attributes they still fit a frame.
+/// Maximum number of entries in one answer: with the longest names and attributes they still fit a frame.
 const MOST_ENTRIES: u32 = 1024;
 
+/// Number of entries in the answer to a listing with this limit.
+pub(crate) fn entries(limit: u32) -> usize {
+    limit.clamp(1, MOST_ENTRIES) as usize
+}
+
 impl Service {
-    pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Handled {
+    pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {
         self.reach(caller, dir)?;
         self.walk_from(caller, dir, path, follow)
     }
 
-    fn walk_from(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Handled {
+    fn walk_from(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {
         match self.walk_both(caller, dir, path, follow)? {
             Walked::Found(file, inode) => Ok(Reply::Found(self.attr(caller, file, &inode)?)),
             Walked::Link { dir, target, rest } => Ok(Reply::Link { dir, target, rest }),
@@ -26,22 +33,22 @@ impl Service {
         }
     }
 
-    /// Walks here, and where that leads no further, behind.
-    fn walk_both(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Result<Walked, Stop> {
+    /// Looks up a path in the buffer, and looks up missing names in the back end.
+    fn walk_both(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Result<Walked, Blocked> {
         let mut looked_again = None;
         loop {
-            match self.store.names().walk(&caller.who, dir, path, follow).map_err(Stop::from) {
-                // What was met behind may have changed since.
-                Ok(Walked::Found(file, inode)) if self.union.is_some() && looked_again != Some(file) => {
+            match self.store.names().walk(&caller.who, dir, path, follow).map_err(Blocked::from) {
+                // A file that was found in the back end may have changed there since.
+                Ok(Walked::Found(file, inode)) if self.backing.is_some() && looked_again != Some(file) => {
                     looked_again = Some(file);
                     self.refresh(file)?;
                     if inode.kind() == FileKind::Directory {
                         self.join_last(&caller.who, dir, path)?;
                     }
                 }
-                Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
-                    if !self.meet_on_path(&caller.who, dir, path)? {
-                        return Err(self.missed(dir, path, miss).into());
+                Err(Blocked::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
+                    if !self.lookup_backing_on_path(&caller.who, dir, path)? {
+                        return Err(self.missed(|| self.last_on_path(&caller.who, dir, path), miss));
                     }
                 }
                 walked => return walked,
@@ -49,14 +56,14 @@ impl Service {
         }
     }
 
-    /// Walks on from where the client remembers to have come, if the names before still lead there.
-    pub(super) fn jump(&self, caller: &Caller, path: &[u8], follow: bool, known: Known) -> Handled {
-        let (before, behind) = path.split_at(usize::from(known.len).min(path.len()));
+    /// Continues a lookup from the directory that the client remembers, if the names before it still lead there.
+    pub(super) fn jump(&self, caller: &Caller, path: &[u8], follow: bool, known: Known) -> Outcome {
+        let (before, after) = path.split_at(usize::from(known.len).min(path.len()));
         let names: Result<Vec<Name>> = match before.is_empty() {
             true => Ok(Vec::new()),
             false => before.split(|&byte| byte == b'/').map(Name::new).collect(),
         };
-        let rest = behind.strip_prefix(b"/").unwrap_or(behind);
+        let rest = after.strip_prefix(b"/").unwrap_or(after);
         check_maker(&*self.members, known.dir)?;
         if !self.store.names().leads_to(&caller.who, &names?, known.dir)? {
             return Ok(Reply::Elsewhere { dir: FileId::ROOT, rest: path.to_vec() });
@@ -67,29 +74,45 @@ impl Service {
         }
     }
 
-    fn missed_in(&self, dir: FileId, stop: Stop) -> Stop {
+    fn missed_in(&self, dir: FileId, stop: Blocked) -> Blocked {
         match stop {
-            Stop::Failed(miss) if miss.kind() == ErrorKind::NotFound => self.missed(dir, b"", miss).into(),
+            Blocked::Failed(miss) if miss.kind() == ErrorKind::NotFound => self.missed(|| Ok(dir), miss),
             stop => stop,
         }
     }
 
-    /// What is not here may have been here before the store was lost.
-    fn missed(&self, dir: FileId, path: &[u8], miss: Error) -> Error {
-        let may_be_lost = match path.contains(&b'/') {
-            // Some directory on the way; whichever it was.
-            true => self.joining.has_lost(),
-            false => self.joining.may_have_lost(dir),
-        };
-        match may_be_lost {
-            true => self.joining.lost(&miss),
-            false => miss,
+    /// A name that is missing from a directory may have existed before the store was lost.
+    fn missed(&self, dir: impl FnOnce() -> Result<FileId, Blocked>, miss: Error) -> Blocked {
+        if !self.join_state.has_lost() {
+            return miss.into();
+        }
+        match dir().and_then(|dir| Ok(self.join_state.may_have_lost(&self.store, dir)?)) {
+            Ok(true) => self.join_state.lost(&miss).into(),
+            Ok(false) => miss.into(),
+            Err(stop) => stop,
         }
     }
 
-    pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Handled {
+    /// The last existing directory on a path that cannot be resolved.
+    fn last_on_path(&self, who: &Identity, dir: FileId, path: &[u8]) -> Result<FileId, Blocked> {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let mut above = &path[..end];
+        while let Some(slash) = above.iter().rposition(|&byte| byte == b'/') {
+            above = &above[..slash];
+            match self.store.names().walk(who, dir, above, true).map_err(Blocked::from) {
+                Ok(Walked::Found(last, _) | Walked::At { file: last, .. }) => return Ok(last),
+                Err(Blocked::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {}
+                // The path has changed since: any directory on it may have lost the name.
+                Ok(Walked::Link { .. } | Walked::Elsewhere { .. }) => return Ok(FileId::ROOT),
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(dir)
+    }
+
+    pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Outcome {
         self.reach(caller, dir)?;
-        self.meet(dir, name)?;
+        self.lookup_backing(dir, name)?;
         let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
@@ -101,22 +124,22 @@ impl Service {
         name: &Name,
         mode: u16,
         special: Special,
-    ) -> Handled {
+    ) -> Outcome {
         self.reach(caller, dir)?;
-        self.meet(dir, name)?;
+        self.lookup_backing(dir, name)?;
         let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
         let (file, inode) = made?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
 
-    pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Handled {
+    pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Outcome {
         self.reach(caller, dir)?;
-        self.meet(dir, name)?;
+        self.lookup_backing(dir, name)?;
         let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
 
-    /// What `stat` says of something that was just made.
+    /// The `stat` attributes of a file that was just created.
     fn new_attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
         let facts = match inode.kind() {
             FileKind::File => self.store.data().facts(file)?,
@@ -125,39 +148,49 @@ impl Service {
         Ok(self.shown(file, inode, &facts))
     }
 
-    pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Handled {
+    pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        self.meet(dir, name)?;
+        self.lookup_backing(dir, name)?;
         if self.members.members().authority(file) != self.config.server {
-            return Err(Stop::Names(Obstacle::Several));
+            return Err(Blocked::Names(Obstacle::Several));
         }
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        // Asked before anything is changed: from then on nothing is in the way of the answer.
+        // Read before anything is changed, so that the answer cannot fail afterwards.
         let before = self.attr(caller, file, &self.store.names().settled(file)?)?;
-        let inode = self.store.names().link(&caller.who, file, dir, name, self.now())?;
+        // Marked before the name exists, since the name could be removed again at once.
+        let was_orphan = self.opens.named(file);
+        let (names, who) = (self.store.names(), &caller.who);
+        let linked = match was_orphan {
+            false => names.link(who, file, dir, name, self.now()),
+            true => names.link_orphan(who, file, dir, name, self.now()),
+        };
+        if linked.is_err() && was_orphan {
+            self.opens.orphaned(file);
+        }
+        let inode = linked?;
         let after = self.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))
     }
 
-    pub(super) fn read_link(&self, caller: &Caller, file: FileId) -> Handled {
+    pub(super) fn read_link(&self, caller: &Caller, file: FileId) -> Outcome {
         self.reach(caller, file)?;
         self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
-    pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Handled {
+    pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
         let unlinked = self.unlink_both(caller, Spot { dir, name }, false);
         self.removed(dir, unlinked)
     }
 
-    pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Handled {
+    pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
         let removed = self.unlink_both(caller, Spot { dir, name }, true);
         self.removed(dir, removed)
     }
 
-    fn removed(&self, dir: FileId, removed: Result<Unlinked, Stop>) -> Handled {
+    fn removed(&self, dir: FileId, removed: Result<Unlinked, Blocked>) -> Outcome {
         match removed {
             Ok(unlinked) => {
                 self.unlinked(&unlinked);
@@ -173,7 +206,7 @@ impl Service {
         (dir, name): (FileId, &Name),
         (to_dir, to_name): (FileId, &Name),
         mode: RenameMode,
-    ) -> Handled {
+    ) -> Outcome {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
         let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
@@ -200,14 +233,32 @@ impl Service {
         cookie: u64,
         limit: u32,
         plus: bool,
-    ) -> Handled {
+    ) -> Outcome {
+        self.find_listed(caller, dir, cookie)?;
+        self.list(caller, dir, cookie, entries(limit), plus)
+    }
+
+    /// The first step of a listing: checks that the caller can reach the directory, and loads the directory's entries
+    /// from the back end. Fails as the listing would.
+    pub(crate) fn find_listed(&self, caller: &Caller, dir: FileId, cookie: u64) -> Result<(), Blocked> {
         self.reach(caller, dir)?;
-        let limit = limit.clamp(1, MOST_ENTRIES) as usize;
-        if cookie == 0 && self.union.is_some() && self.may(caller, dir, Access::READ)? {
+        if cookie == 0 && self.backing.is_some() && self.may(caller, dir, Access::READ)? {
             self.survey(dir)?;
         }
+        Ok(())
+    }
+
+    /// Lists a directory from the buffer, for a caller that can reach it.
+    pub(crate) fn list(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        limit: usize,
+        plus: bool,
+    ) -> Outcome {
         let (listed, next) = self.store.names().read_dir(&caller.who, dir, cookie, limit)?;
-        // Names are for those who may read a directory, attributes for those who may search it.
+        // Names need read permission on the directory, attributes need search permission.
         let plus = plus && self.may(caller, dir, Access::EXECUTE)?;
         let mut entries = Vec::with_capacity(listed.len());
         for entry in listed {
@@ -218,7 +269,7 @@ impl Service {
         Ok(Reply::Entries { entries, next })
     }
 
-    fn may(&self, caller: &Caller, dir: FileId, access: Access) -> Result<bool, Stop> {
+    fn may(&self, caller: &Caller, dir: FileId, access: Access) -> Result<bool, Blocked> {
         let DirCopy { mode, uid, gid, .. } = self.store.names().dir(dir)?;
         let (kind, time) = (FileKind::Directory, Time::default());
         let (links, size, buffered) = (0, 0, 0);
@@ -238,12 +289,13 @@ impl Service {
         Ok(may(&caller.who, &itself, access))
     }
 
-    /// Attributes of an entry that may have gone since it was listed; none if other servers would have to be asked.
-    fn attr_if_there(&self, caller: &Caller, file: FileId) -> Result<Option<Attr>, Stop> {
+    /// Attributes of an entry that may have vanished since it was listed; `None` if other servers would have to be
+    /// called.
+    fn attr_if_there(&self, caller: &Caller, file: FileId) -> Result<Option<Attr>, Blocked> {
         match self.store.names().inode(file) {
             Ok(inode) => match self.attr(caller, file, &inode) {
                 Ok(attr) => Ok(Some(attr)),
-                Err(Stop::Gather(_) | Stop::Shares(_)) => Ok(None),
+                Err(Blocked::Gather(_) | Blocked::Shares(_)) => Ok(None),
                 Err(stop) => Err(stop),
             },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -1,31 +1,32 @@
-//! Open files: made, re-asserted, claimed by requests, synced, closed.
+//! Open files: create, open, re-assert, check tokens, sync and close.
 
 use super::vanished;
+use crate::cluster::{Blocked, Outcome};
 use crate::members::check_maker;
 use crate::opens::Hold;
+use crate::people;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop};
 use forebay_model::{
-    Access, Attr, Error, ErrorKind, FileId, FileKind, Incarnation, Layout, Name, Result, Striping,
+    Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Layout, Name, Result, SeekTo,
+    Stripes, Striping,
 };
 use forebay_store::{Body, Facts, Found, Inode};
 use forebay_wire::{IfExists, Reply, Token};
 use std::sync::Arc;
 
-/// Bytes in a stripe; with one server, a formality.
+/// Bytes per stripe; irrelevant with one server.
 const STRIPE: u64 = 4 << 20;
-/// Most servers that a file is laid out over.
+/// Maximum number of servers that a file is striped over.
 const MOST_SERVERS: usize = 64;
-/// How often a create starts again because the name came or went meanwhile.
+/// How often a create is retried because the name appeared or vanished concurrently.
 const TRIES: u32 = 100;
-/// The set-user-id and set-group-id bits of a mode.
 pub(crate) const SET_ID: u16 = 0o6000;
 
 impl Service {
-    pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Handled {
+    pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Outcome {
         self.reach(caller, file)?;
-        self.refresh_in(file, caller.helps.order())?;
-        let hold = Arc::new(self.opens.hold(file)?);
+        self.refresh_in(file, caller.retry_context.order(file))?;
+        let hold = Arc::new(self.opens.open(file, caller.who.uid)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
         self.opened(caller, file, inode, access, truncate, hold)
@@ -38,29 +39,30 @@ impl Service {
         mode: u16,
         access: Access,
         if_exists: IfExists,
-    ) -> Handled {
+    ) -> Outcome {
         self.reach(caller, dir)?;
-        // Asked before anything is made: who is refused has changed nothing.
-        self.opens.check_room()?;
-        caller.session.check_room()?;
+        // Checked first, so that a refused create changes nothing.
+        self.opens.check_room(caller.who.uid)?;
+        caller.session.check_room(caller.who.uid)?;
         for _ in 0..TRIES {
-            self.meet_in(dir, name, caller.helps.order())?;
-            let (layout, lives) = self.new_layout(caller, (dir, name))?;
-            // Held before anybody sees it: nobody buries it meanwhile, or gives it a set-id bit without a word.
-            let hold = |file| self.opens.hold(file).map(Arc::new);
+            self.lookup_backing_in(dir, name, |file| caller.retry_context.order(file))?;
+            let (layout, incarnations) = self.new_layout(caller, (dir, name))?;
+            // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
+            let hold = |file| self.opens.open(file, caller.who.uid).map(Arc::new);
             let names = self.store.names();
-            let made = names.create_file(&caller.who, dir, name, mode, layout, lives, self.now(), hold);
-            match made.map_err(Stop::from) {
+            let made =
+                names.create_file(&caller.who, dir, name, mode, layout, incarnations, self.now(), hold);
+            match made.map_err(Blocked::from) {
                 Ok((file, inode, hold)) => {
                     note_set_id(&hold, &inode);
-                    // Whoever makes a file has it open as he likes, whatever its mode.
+                    // The creator may open the file with any access, whatever its mode.
                     let token = self.seal(caller, file, access);
                     caller.session.insert(token, hold)?;
-                    // As it was made: empty.
+                    // Attributes of a new, empty file.
                     let attr = self.shown(file, &inode, &Facts::default());
                     return Ok(self.opened_reply(token, attr, inode, true));
                 }
-                Err(Stop::Failed(error))
+                Err(Blocked::Failed(error))
                     if error.kind() == ErrorKind::Exists && if_exists != IfExists::Refuse =>
                 {
                     let truncate = if_exists == IfExists::Truncate;
@@ -71,17 +73,18 @@ impl Service {
                 Err(stop) => return Err(stop),
             }
         }
-        let text = format!("{name:?} in directory {dir} came and went {TRIES} times: try again");
+        let text =
+            format!("{name:?} in directory {dir} was created and removed {TRIES} times meanwhile: try again");
         Err(Error::new(ErrorKind::Busy, text).into())
     }
 
-    /// Where the bytes of a new file go, and which lives of stores that is: as the directory says; else on one
-    /// server for clients on this machine, and over all, beginning with that one, for all others.
+    /// The layout of a new file and the incarnations of its servers' stores. Follows the directory's striping if it is
+    /// set; otherwise one server for local clients, and all servers beginning with that one for remote clients.
     fn new_layout(
         &self,
         caller: &Caller,
         (dir, name): (FileId, &Name),
-    ) -> Result<(Layout, Vec<Incarnation>), Stop> {
+    ) -> Result<(Layout, Vec<Incarnation>), Blocked> {
         let (own, here) = (self.config.server, self.store.incarnation());
         if self.is_alone() {
             return Ok((Layout::whole(own, STRIPE), vec![here]));
@@ -94,7 +97,7 @@ impl Service {
         Ok(self.laid_out(striping, (dir, name)))
     }
 
-    /// Over which servers the bytes of a file go that is laid out like this, and which lives of stores that is.
+    /// The servers of a file with the given striping, and the incarnations of their stores.
     pub(crate) fn laid_out(
         &self,
         striping: Striping,
@@ -103,19 +106,19 @@ impl Service {
         let (own, here) = (self.config.server, self.store.incarnation());
         let width = if striping.width == 0 { MOST_SERVERS } else { usize::from(striping.width) };
         let members = self.members.members();
-        // Where all are home to names, this is the name's.
+        // If all servers are homes of names, this is the home of the name.
         let place = members.place(dir, name);
         let first = members.servers().position(|server| server == place).unwrap_or(0);
         let in_turn = members.servers().skip(first).chain(members.servers().take(first));
         let known = in_turn.filter_map(|server| match server == own {
             true => Some((own, here)),
-            false => self.joining.known(server).map(|(incarnation, _)| (server, incarnation)),
+            false => self.join_state.known(server).map(|(incarnation, _)| (server, incarnation)),
         });
-        let (servers, lives) = known.take(width.min(MOST_SERVERS)).unzip();
-        (Layout { servers, stripe: striping.stripe }, lives)
+        let (servers, incarnations) = known.take(width.min(MOST_SERVERS)).unzip();
+        (Layout { servers, stripe: striping.stripe }, incarnations)
     }
 
-    /// Opens what has a name; `None` if it went meanwhile.
+    /// Opens an existing name; `None` if it vanished meanwhile.
     fn open_entry(
         &self,
         caller: &Caller,
@@ -123,14 +126,15 @@ impl Service {
         name: &Name,
         access: Access,
         truncate: bool,
-    ) -> Result<Option<Reply>, Stop> {
+    ) -> Result<Option<Reply>, Blocked> {
         let names = self.store.names();
         let Some(found) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
         let file = match found {
             Found::Here(file, _) => file,
             Found::Away(file, _) => return Ok(Some(Reply::At { dir, file, rest: Vec::new() })),
         };
-        let Some(hold) = unless_gone(self.opens.hold(file))?.map(Arc::new) else { return Ok(None) };
+        let opened = self.opens.open(file, caller.who.uid);
+        let Some(hold) = unless_gone(opened)?.map(Arc::new) else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);
         self.opened(caller, file, inode, access, truncate, hold).map(Some)
@@ -144,15 +148,15 @@ impl Service {
         access: Access,
         truncate: bool,
         hold: Arc<Hold>,
-    ) -> Handled {
+    ) -> Outcome {
         if truncate && inode.kind() == FileKind::File {
             if !access.write {
-                let text = "a file is cut to nothing only by those who open it for writing";
+                let text = "truncating a file on open needs write access";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
             self.set_length(caller, &hold, 0)?;
         }
-        // Cutting it may have taken set-id bits away.
+        // Truncation may have cleared set-id bits.
         let after = if truncate { self.store.names().inode(file).map_err(vanished)? } else { inode };
         let token = self.seal(caller, file, access);
         let reply = self.opened_reply(token, self.attr(caller, file, &after)?, after, false);
@@ -169,39 +173,74 @@ impl Service {
     }
 
     fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
-        // Stamps are never given twice, not even by another life of the server.
+        // Stamps are unique, even across boots of the server.
         let serial = self.now().0;
         Token { file, access, uid: caller.who.uid, serial, seal: [0; 16] }.seal(&self.seal)
     }
 
-    pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Handled {
+    pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Outcome {
+        if caller.privileged && token.uid != caller.who.uid {
+            return self.hand_on(caller, token);
+        }
         let _hold = self.claim(caller, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
         Ok(self.opened_reply(*token, self.attr(caller, token.file, &inode)?, inode, false))
     }
 
-    pub(super) fn close(&self, caller: &Caller, token: &Token) -> Handled {
+    /// Opens for another user a file that a user has open. Only for connections that may act for both: a program that
+    /// drops root privileges keeps its open files.
+    fn hand_on(&self, caller: &Caller, token: &Token) -> Outcome {
+        let opener = Identity { uid: token.uid, gid: people::NO_GROUP, groups: Vec::new() };
+        let opener = Caller { who: opener, ..caller.clone() };
+        let hold = self.claim(&opener, token, Access::default())?;
+        let inode = self.store.names().inode(token.file).map_err(vanished)?;
+        let handed = self.seal(caller, token.file, token.access);
+        caller.session.insert(handed, hold)?;
+        Ok(self.opened_reply(handed, self.attr(caller, token.file, &inode)?, inode, false))
+    }
+
+    pub(super) fn close(&self, caller: &Caller, token: &Token) -> Outcome {
         mine(caller, token)?;
         if caller.session.hold(token).is_none() && !token.is_sealed_by(&self.seal) {
             return Err(forged(token).into());
         }
-        // One that was lost with an earlier life of the server or session is closed as well as one can be.
-        drop(caller.session.remove(token));
+        // A token that the session has not re-asserted is closed too.
+        if caller.session.remove(token).is_none() {
+            self.tokens.take_left_open(token, caller.session.owner().0);
+        }
         self.grace.heard_of(token);
         Ok(Reply::Done)
     }
 
-    pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Handled {
+    pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Outcome {
         let _hold = self.claim(caller, token, Access::default())?;
-        self.ways.synced(token.file);
-        // What is there first, then that it is there.
-        self.sync_past(token.file)?;
-        Ok(self.store.data().sync(token.file).map(|()| Reply::Done)?)
+        self.direct.synced(token.file);
+        // Sync the data in the back end first, then the metadata that refers to it.
+        self.sync_direct(token.file)?;
+        Ok(self.when_there_is_room(|data| data.sync(token.file)).map(|()| Reply::Done)?)
     }
 
-    /// The file behind a token, held while the request lasts. A token that this session does not know is taken as
-    /// [`Service::adopt`] says.
-    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>, Stop> {
+    pub(super) fn seek(
+        &self,
+        caller: &Caller,
+        token: &Token,
+        offset: u64,
+        to: SeekTo,
+        end: Option<u64>,
+        stripes: Option<Stripes>,
+    ) -> Outcome {
+        let _hold = self.claim(caller, token, Access::default())?;
+        let mut found = None;
+        self.when_there_is_room(|data| {
+            found = data.seek(token.file, offset, to, end, stripes)?;
+            Ok(())
+        })?;
+        Ok(Reply::Position(found))
+    }
+
+    /// Holds the file of a token for the duration of the request. [`Service::adopt`] handles a token that this session
+    /// does not know.
+    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>, Blocked> {
         mine(caller, token)?;
         let hold = match caller.session.hold(token) {
             Some(hold) => hold,
@@ -215,7 +254,7 @@ impl Service {
         Ok(hold)
     }
 
-    /// Whoever changes the bytes of a file, root excepted, takes its set-id bits away.
+    /// Clears the set-id bits of a file whose bytes change, unless root changes them.
     pub(crate) fn shed_set_id(&self, caller: &Caller, hold: &Hold) -> Result<()> {
         if caller.who.is_root() || !hold.take_set_id() {
             return Ok(());
@@ -224,44 +263,53 @@ impl Service {
         dropped.inspect_err(|_| hold.has_set_id())
     }
 
-    /// Takes a token on its seal if an earlier life of the server made it, while its clients may still come back, or
-    /// if another session of its user has it open (a process handed it on). Any other was closed, or its session has
-    /// ended: then the file is opened anew, by the rules of the present.
-    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>, Stop> {
+    /// Accepts a token by its seal if it was open when an earlier server process ended, or if another session of its
+    /// user has it open (a process passed it on). Any other token was closed or belongs to an ended session: then the
+    /// file is opened again under the current permissions. A file without a name is opened by its mode alone, during
+    /// the grace period after a start.
+    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>, Blocked> {
         if !token.is_sealed_by(&self.seal) {
             return Err(forged(token).into());
         }
         check_maker(&*self.members, token.file)?;
         if self.members.members().authority(token.file) != self.config.server {
-            return Err(Stop::Vouch(*token));
+            return Err(Blocked::Vouch(*token));
         }
-        let hold = Arc::new(self.opens.hold(token.file)?);
-        let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
-        let inode = if of_earlier_life || self.sessions.knows(token) {
-            self.store.names().inode(token.file)
+        let hold = Arc::new(self.opens.open(token.file, token.uid)?);
+        let names = self.store.names();
+        let is_left_open = self.tokens.is_left_open(token);
+        let inode = if is_left_open || self.sessions.knows(token) {
+            names.inode(token.file)
         } else {
-            self.reach(caller, token.file)?;
-            self.store.names().check_open(&caller.who, token.file, token.access)
+            let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
+            let is_nameless = || names.inode(token.file).is_ok_and(|inode| inode.parents.is_empty());
+            if !(of_earlier_life && is_nameless()) {
+                self.reach(caller, token.file)?;
+            }
+            names.check_open(&caller.who, token.file, token.access)
         };
         note_set_id(&hold, &inode.map_err(vanished)?);
         caller.session.insert(*token, hold.clone())?;
+        if is_left_open {
+            self.tokens.take_left_open(token, caller.session.owner().0);
+        }
         self.grace.heard_of(token);
         Ok(hold)
     }
 }
 
-/// `None` for something that is not there any more.
-fn unless_gone<T>(result: Result<T, impl Into<Stop>>) -> Result<Option<T>, Stop> {
+/// `None` for a file that no longer exists.
+fn unless_gone<T>(result: Result<T, impl Into<Blocked>>) -> Result<Option<T>, Blocked> {
     match result.map_err(Into::into) {
         Ok(value) => Ok(Some(value)),
-        Err(Stop::Failed(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+        Err(Blocked::Failed(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
             Ok(None)
         }
         Err(stop) => Err(stop),
     }
 }
 
-/// Remembers a set-id bit, for when the file's bytes change.
+/// Records a set-id bit, to be cleared when the file's bytes change.
 pub(super) fn note_set_id(hold: &Hold, inode: &Inode) {
     if inode.mode & SET_ID != 0 {
         hold.has_set_id();
@@ -272,11 +320,12 @@ fn mine(caller: &Caller, token: &Token) -> Result<()> {
     if token.uid == caller.who.uid {
         return Ok(());
     }
-    let text = format!("user {} cannot use what user {} has opened", caller.who.uid, token.uid);
+    let text = format!("user {} cannot use a file opened by user {}", caller.who.uid, token.uid);
     Err(Error::new(ErrorKind::AccessDenied, text))
 }
 
 fn forged(token: &Token) -> Error {
-    let text = format!("the token for file {} was not made by this service: open the file again", token.file);
+    let text =
+        format!("the token for file {} was not issued by this service: open the file again", token.file);
     Error::new(ErrorKind::Stale, text)
 }

@@ -1,17 +1,17 @@
-//! How the service is shared: what it says, and how it is told otherwise.
+//! Sharing between jobs: reports the shares and changes the policy.
 
+use crate::cluster::Outcome;
 use crate::jobs::LATELY;
 use crate::service::{Caller, Service};
-use crate::several::Handled;
 use forebay_model::{Error, ErrorKind, JobId};
 use forebay_policy::share::{Policy, shares};
 use forebay_wire::{Answer, Exchange, Reply, Sharing};
 use std::collections::HashMap;
 
 impl Service {
-    /// What every job is due of this server as things are.
+    /// The share of this server that every job is due now.
     pub(crate) fn due(&self) -> HashMap<JobId, f64> {
-        if let Some(agreed) = self.circle.shares() {
+        if let Some(agreed) = self.gossip.shares() {
             return agreed;
         }
         let policy = self.turns.policy();
@@ -23,7 +23,7 @@ impl Service {
         jobs.iter().zip(parts).map(|(job, share)| (job.id(), share)).collect()
     }
 
-    /// What a job is due of something for which these wait, itself among them.
+    /// A job's share of a resource for which these jobs wait, including itself.
     pub(crate) fn due_among(&self, job: JobId, waiting: &[JobId]) -> f64 {
         let policy = self.turns.policy();
         let jobs = self.jobs.some(waiting);
@@ -37,29 +37,29 @@ impl Service {
     pub(super) fn sharing(&self) -> Sharing {
         let policy = self.turns.policy().to_string();
         Sharing {
-            policy_set: self.circle.policy_set(),
+            policy_set: self.gossip.policy_set(),
             scheduler: self.config.scheduler.to_string(),
             device_rate: self.config.device_rate.map_or(0, |rate| rate.0),
             lambda_millis: u64::try_from(self.config.lambda.as_millis()).unwrap_or(u64::MAX),
-            peers: self.circle.peers(&self.lines, &policy),
+            peers: self.gossip.peers(&self.peer_clients, &policy),
             policy,
         }
     }
 
-    /// Follows another policy from now on, here and on all other servers.
+    /// Changes the policy on this and all other servers.
     pub(crate) async fn set_policy(&self, caller: &Caller, policy: &str) -> Answer {
         self.demand(caller, "set the policy of this service")?;
         let policy: Policy =
             policy.parse().map_err(|error| Error::new(ErrorKind::Invalid, format!("{error}")))?;
-        tracing::info!(uid = %caller.who.uid, %policy, "the policy is set");
+        tracing::info!(uid = %caller.who.uid, %policy, "setting the policy");
         self.change_policy(&policy).await?;
         Ok(Reply::Sharing(Box::new(self.sharing())))
     }
 
-    /// Hears another server out.
-    pub(super) fn hear(&self, caller: &Caller, told: Exchange) -> Handled {
-        self.demand(caller, "speak for a server of this service")?;
-        self.hear_table(told)?;
+    /// Receives the job table of another server.
+    pub(super) fn receive_table(&self, caller: &Caller, exchange: Exchange) -> Outcome {
+        self.demand(caller, "act as a server of this service")?;
+        self.merge_table(exchange)?;
         Ok(Reply::Done)
     }
 }

@@ -1,12 +1,12 @@
-//! What the server says about itself, and how it is told to stop.
+//! The server's status, and the request to stop it.
 
+use crate::cluster::Outcome;
 use crate::service::{Caller, Service};
-use crate::several::Handled;
-use forebay_model::{Error, ErrorKind, Result, Usage};
+use forebay_model::{Error, ErrorKind, Result, Uid, Usage};
 use forebay_store::Start;
 use forebay_wire::{RecoverySummary, RegionCounts, Reply, Status};
 
-/// Most sentences about damage in one answer, so that it fits a frame.
+/// Maximum number of damage reports in one answer, so that it fits a frame.
 const SHOWN: usize = 256;
 
 impl Service {
@@ -14,12 +14,12 @@ impl Service {
         Usage { files: self.store.names().count(), ..self.store.data().usage() }
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(super) fn status(&self, caller: &Caller) -> Status {
         let store = &self.store;
         let found = store.recovery();
         let regions = store.data().regions();
         let mut damage = store.data().damage();
-        damage.extend(self.joining.has_lost().then(|| self.joining.loss()));
+        damage.extend(self.join_state.has_lost().then(|| self.join_state.loss()));
         damage.truncate(SHOWN);
         let connections = self.config.limits.connections - self.connections.available_permits();
         Status {
@@ -53,25 +53,36 @@ impl Service {
                 millis: u64::try_from(self.opening.as_millis()).unwrap_or(u64::MAX),
             },
             damage,
-            standing: self.joining.standing(&self.members.members()),
+            standing: self.join_state.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.due()),
-            drain: self.drain.as_ref().map(|engine| engine.status(self)),
+            drain: self.drain.as_ref().map(|engine| engine.status(self, self.only_own(caller))),
             route: self.route_status(),
         }
     }
 
-    /// Refuses whoever is neither root nor the service's owner.
+    /// Whether root or the service's owner sent the request, on their own behalf.
+    fn is_trusted(&self, caller: &Caller) -> bool {
+        caller.privileged && self.trusts(&caller.who)
+    }
+
+    /// The user whose files the caller may see by path; `None` for all users. Paths may lead through directories that
+    /// are closed to the caller.
+    pub(super) fn only_own(&self, caller: &Caller) -> Option<Uid> {
+        (!self.is_trusted(caller)).then_some(caller.who.uid)
+    }
+
+    /// Refuses callers other than root and the service's owner.
     pub(crate) fn demand(&self, caller: &Caller, what: &str) -> Result<()> {
-        if caller.privileged && self.trusts(&caller.who) {
+        if self.is_trusted(caller) {
             return Ok(());
         }
         let text = format!("user {} may not {what}: only root and its owner may", caller.who.uid);
         Err(Error::new(ErrorKind::NotPermitted, text))
     }
 
-    pub(super) fn shutdown(&self, caller: &Caller) -> Handled {
+    pub(super) fn shutdown(&self, caller: &Caller) -> Outcome {
         self.demand(caller, "stop this server")?;
-        tracing::info!(uid = %caller.who.uid, "asked to stop");
+        tracing::info!(uid = %caller.who.uid, "received a request to stop");
         self.stop();
         Ok(Reply::Done)
     }

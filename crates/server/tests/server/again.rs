@@ -1,4 +1,4 @@
-//! What could not be drained is tried again by itself, and counts as drained only when it is.
+//! The drain retries failed files by itself, and a file counts as drained only after it succeeded.
 
 use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, path, report, until};
 use crate::raw::{World, name, pattern};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Whatever is old enough leaves: at once.
+/// Drains everything at once.
 fn eager() -> Draining {
     Draining { age: Duration::from_millis(1), ..Draining::default() }
 }
 
 #[test]
-fn what_failed_is_tried_again_though_nobody_asks() {
+fn failed_files_are_retried_without_a_request() {
     for call in ["create", "make_dir", "symlink", "set_attr"] {
         let (memory, failed) = (Memory::default(), AtomicU32::new(0));
-        // It fails three times, and works from then on.
+        // The call fails three times and then succeeds.
         let faulty = Faulty::new(memory.clone(), move |asked| {
             (asked == call && failed.fetch_add(1, Ordering::Relaxed) < 3).then_some(Fault::Before)
         });
@@ -31,25 +31,25 @@ fn what_failed_is_tried_again_though_nobody_asks() {
         data.write(full, At::Offset(0), &pattern(1, 5000)).unwrap();
         let target = b"full".to_vec();
         control.call(Request::Symlink { dir: ROOT, name: name("link"), target }).unwrap();
-        let looks = |text: &str| {
+        let attributes = |text: &str| {
             let found = memory.find(&path(text)).unwrap();
             found.map(|found| (found.kind, if found.kind == FileKind::Symlink { 0 } else { found.mode }))
         };
         until(call, || {
-            looks("dir") == Some((FileKind::Directory, 0o751))
-                && looks("empty") == Some((FileKind::File, 0o644))
-                && looks("full") == Some((FileKind::File, 0o644))
-                && looks("link") == Some((FileKind::Symlink, 0))
+            attributes("dir") == Some((FileKind::Directory, 0o751))
+                && attributes("empty") == Some((FileKind::File, 0o644))
+                && attributes("full") == Some((FileKind::File, 0o644))
+                && attributes("link") == Some((FileKind::Symlink, 0))
                 && memory.bytes(&path("full")).is_some_and(|bytes| bytes == pattern(1, 5000))
         });
-        until("nothing fails any more", || {
+        until("no file is failing", || {
             report(&mut control, DrainCall::Look { ticket: None }).status.failing.is_empty()
         });
     }
 }
 
 #[test]
-fn an_empty_directory_that_cannot_be_made_is_not_out() {
+fn directory_that_cannot_be_created_is_not_drained() {
     let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
     let fails = broken.clone();
     let faulty = Faulty::new(memory.clone(), move |asked| {
@@ -66,7 +66,7 @@ fn an_empty_directory_that_cannot_be_made_is_not_out() {
 }
 
 #[test]
-fn nothing_leaves_by_itself_outside_of_its_hours() {
+fn nothing_drains_by_itself_outside_the_configured_hours() {
     let memory = Memory::default();
     let hour = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3600 % 24;
     let hours = format!("{:02}:00-{:02}:00", (hour + 3) % 24, (hour + 4) % 24).parse().unwrap();
@@ -75,22 +75,25 @@ fn nothing_leaves_by_itself_outside_of_its_hours() {
     control.make_dir(ROOT, "dir", 0o755);
     let file = create(&mut control, ROOT, "file");
     data.write(file, At::Offset(0), b"bytes").unwrap();
-    // Long enough for whoever does not keep to his hours.
+    // Long enough for a drain that ignores its hours.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!((memory.find(&path("file")).unwrap(), memory.find(&path("dir")).unwrap()), (None, None));
     clean(&drain(&mut control, None));
-    assert!(memory.bytes(&path("file")).unwrap() == b"bytes", "what somebody asks for leaves all the same");
+    assert!(
+        memory.bytes(&path("file")).unwrap() == b"bytes",
+        "an explicit request drains outside of the hours"
+    );
 }
 
 #[test]
-fn what_is_removed_while_it_leaves_is_no_failure() {
+fn file_removed_while_it_drains_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let (reached, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (at_sync, may_sync) = (reached.clone(), go.clone());
     let slow = Faulty::new(Dir::open(dir.path()).unwrap(), move |asked| {
         if asked == "sync" {
             at_sync.store(true, Ordering::Relaxed);
-            until("it may go on", || may_sync.load(Ordering::Relaxed));
+            until("sync may continue", || may_sync.load(Ordering::Relaxed));
         }
         None
     });
@@ -101,10 +104,10 @@ fn what_is_removed_while_it_leaves_is_no_failure() {
     control.call(Request::Close { token: file }).unwrap();
     let begun =
         report(&mut control, DrainCall::Begin { file: None, order: None, last: false }).ticket.unwrap();
-    until("it is written", || reached.load(Ordering::Relaxed));
+    until("the file is written", || reached.load(Ordering::Relaxed));
     control.call(Request::Unlink { dir: ROOT, name: name("file") }).unwrap();
     go.store(true, Ordering::Relaxed);
-    until("it is done", || {
+    until("the drain is done", || {
         report(&mut control, DrainCall::Look { ticket: Some(begun.id) }).ticket.unwrap().done
     });
     let end = report(&mut control, DrainCall::Look { ticket: Some(begun.id) });

@@ -1,13 +1,13 @@
-//! A back end that counts what is written, and takes its time if it is told to.
+//! A back end that counts writes and syncs, and can delay or block writes.
 
-use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Version};
+use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Seen, Slot, Version};
 use forebay_model::{Gid, Name, Result, Time, Uid};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Counts bytes that are written, and can be told to fail or to be slow.
+/// Counts written bytes, and can be slow.
 pub(crate) struct Counting {
     pub(crate) inner: Memory,
     pub(crate) bytes: Arc<AtomicU64>,
@@ -16,20 +16,20 @@ pub(crate) struct Counting {
     pub(crate) disk: Arc<Disk>,
 }
 
-/// What was done to all files, and what of them a machine that dies would find.
+/// Calls on all files, and the contents that would survive a crash of the host.
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) writes: AtomicU64,
     pub(crate) syncs: AtomicU64,
     lasting: Mutex<HashMap<Vec<Name>, Vec<u8>>>,
-    /// Writes wait at a gate that is closed.
+    /// Writes wait while the gate is closed.
     is_closed: Mutex<bool>,
     opened: Condvar,
     pub(crate) waiting: AtomicU64,
 }
 
 impl Disk {
-    /// What was synced of a file.
+    /// The contents of a file at its last sync.
     pub(crate) fn lasting(&self, path: Path<'_>) -> Vec<u8> {
         self.lasting.lock().unwrap().get(path).cloned().unwrap_or_default()
     }
@@ -52,7 +52,7 @@ impl Disk {
     }
 }
 
-/// How many write at the same time.
+/// Number of concurrent writers.
 #[derive(Default)]
 pub(crate) struct Crowd {
     now: AtomicU64,
@@ -146,39 +146,39 @@ impl Backend for Counting {
         self.inner.layout(file)
     }
 
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        Ok(self.counted(file, self.inner.create(file, creation)?))
+    fn create_at(&self, file: Slot<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        Ok(self.counted(file.path, self.inner.create_at(file, creation)?))
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         Ok(self.counted(file, self.inner.open_to_write(file)?))
     }
 
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        self.inner.symlink(path, target)
+    fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        self.inner.symlink_at(at, target)
     }
 
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        self.inner.set_attr(path, owner, mode, mtime)
+    fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.inner.set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.inner.make_dir(dir, owner, mode)
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.inner.make_dir_at(dir, owner, mode)
     }
 
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        self.inner.unlink(path)
+    fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
+        self.inner.unlink_of(it)
     }
 
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        self.inner.remove_dir(dir)
+    fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        self.inner.remove_dir_of(dir)
     }
 
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        self.inner.rename(from, to)
+    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
+        self.inner.rename_of(from, to)
     }
 
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        self.inner.truncate(file, size)
+    fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {
+        self.inner.truncate_of(file, size)
     }
 }

@@ -1,4 +1,4 @@
-//! Draining: what is written here reaches the back end, and nothing else does.
+//! Draining: live data reaches the back end, and nothing else does.
 
 use crate::counting::Counting;
 use crate::raw::{ALICE, Raw, World, name, pattern, refused};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) const ROOT: FileId = FileId::ROOT;
-/// Nothing here takes as long.
+/// Upper limit for every wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(crate) fn path(text: &str) -> Vec<Name> {
@@ -19,18 +19,18 @@ pub(crate) fn path(text: &str) -> Vec<Name> {
 }
 
 pub(crate) fn report(raw: &mut Raw, call: DrainCall) -> DrainReport {
-    match raw.call(Request::Drain(call)).expect("the drain answers") {
+    match raw.call(Request::Drain(call)).expect("drain reply") {
         Reply::Drain(report) => *report,
-        other => panic!("asked the drain and got {other:?}"),
+        other => panic!("unexpected reply to a drain request: {other:?}"),
     }
 }
 
-/// Drains something, everything if it is not said what, and waits for the end.
+/// Drains `file`, or everything, and waits until the drain is done.
 pub(crate) fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
     drain_with(raw, DrainCall::Begin { file, order: None, last: false })
 }
 
-/// The same, begun in another way.
+/// Sends `begin` and waits until its drain is done.
 pub(crate) fn drain_with(raw: &mut Raw, begin: DrainCall) -> DrainReport {
     let begun = report(raw, begin).ticket.expect("a ticket");
     let begin = Instant::now();
@@ -39,7 +39,7 @@ pub(crate) fn drain_with(raw: &mut Raw, begin: DrainCall) -> DrainReport {
         if now.ticket.expect("a ticket").done {
             return now;
         }
-        assert!(begin.elapsed() < PATIENCE, "the drain does not end: {now:?}");
+        assert!(begin.elapsed() < PATIENCE, "the drain does not finish: {now:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -53,7 +53,7 @@ pub(crate) fn clean(report: &DrainReport) {
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -112,11 +112,11 @@ fn files_directories_and_links_arrive_with_owner_mode_and_time() {
             );
         }
         assert_eq!(memory.find(&path("run/link")).unwrap().unwrap().target, b"1/f");
-        assert_eq!(control.walk("run/1/f").unwrap().buffered, 0, "what is out takes no room");
+        assert_eq!(control.walk("run/1/f").unwrap().buffered, 0, "drained bytes are freed");
         assert_eq!(data.read(file, 8, 4).unwrap(), b"\0\x0001");
         let again = drain(&mut control, None);
-        assert_eq!(again.ticket.unwrap().files, 0, "there is nothing left to do: {again:?}");
-        // Changes of what is out already.
+        assert_eq!(again.ticket.unwrap().files, 0, "a second drain has nothing to do: {again:?}");
+        // Changes of drained files.
         data.write(file, At::Offset(19), b"X").unwrap();
         control.call(Request::Punch { token: file, offset: 12, len: 2 }).unwrap();
         control.call(Request::Extend { token: file, size: 25 }).unwrap();
@@ -149,16 +149,16 @@ fn superseded_checkpoints_never_reach_the_back_end() {
         }
     }
     clean(&drain(&mut control, None));
-    assert_eq!(bytes.load(Ordering::Relaxed), LEN as u64, "only what is live leaves");
+    assert_eq!(bytes.load(Ordering::Relaxed), LEN as u64, "only live data is drained");
     assert_eq!(memory.bytes(&path("checkpoint.9")).unwrap(), pattern(109, LEN));
     let mut left = 0;
     memory.list(&[], &mut |_| left += 1).unwrap();
     assert_eq!(left, 1);
 }
 
-/// As 2 GiB through 256 MiB.
+/// The same ratio as 2 GiB through a buffer of 256 MiB.
 #[test]
-fn a_burst_eight_times_as_large_as_the_buffer_passes_through_it() {
+fn burst_of_eight_times_the_capacity_is_drained_while_written() {
     const PIECE: usize = 1 << 20;
     let memory = Memory::default();
     let world = before(Arc::new(memory.clone()), Draining::default());
@@ -168,7 +168,7 @@ fn a_burst_eight_times_as_large_as_the_buffer_passes_through_it() {
     let pieces = 8 * capacity / PIECE as u64;
     for number in 0..pieces {
         let bytes = pattern(number, PIECE);
-        // Whoever is told to come again comes again, as every client does.
+        // On `Busy` the client sends the write again.
         loop {
             match data.write(token, At::Offset(number * PIECE as u64), &bytes) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
@@ -190,7 +190,7 @@ fn a_burst_eight_times_as_large_as_the_buffer_passes_through_it() {
 }
 
 #[test]
-fn data_leaves_by_itself_above_the_threshold_and_with_age() {
+fn data_drains_above_the_threshold_and_by_age() {
     let memory = Memory::default();
     let draining = Draining { age: PATIENCE, ..Draining::default() };
     let mut world = before(Arc::new(memory.clone()), draining);
@@ -199,24 +199,24 @@ fn data_leaves_by_itself_above_the_threshold_and_with_age() {
     data.write(old, At::Offset(0), &pattern(1, 2 << 20)).unwrap();
     let new = create(&mut control, ROOT, "new");
     data.write(new, At::Offset(0), &pattern(2, 2 << 20)).unwrap();
-    until("a fifth of 16 MiB is less than four", || {
+    until("4 MiB are above the threshold of 16 MiB: the older file drains", || {
         control.walk("old").unwrap().buffered == 0 && control.walk("new").unwrap().buffered > 0
     });
     assert_eq!(memory.bytes(&path("old")).unwrap(), pattern(1, 2 << 20));
-    assert_eq!(memory.find(&path("new")).unwrap(), None, "below the threshold the drain is lazy");
+    assert_eq!(memory.find(&path("new")).unwrap(), None, "no automatic drain below the threshold");
     control.make_dir(ROOT, "dir", 0o755);
     drop((control, data));
     world.config.drain.age = Duration::from_millis(1);
     world.restart();
-    until("what is old enough leaves, names too", || {
+    until("old data and directories are drained", || {
         memory.bytes(&path("new")).is_some_and(|bytes| bytes == pattern(2, 2 << 20))
             && memory.find(&path("dir")).unwrap().is_some()
     });
-    until("and is let go of", || world.control().walk("new").unwrap().buffered == 0);
+    until("the buffered bytes are freed", || world.control().walk("new").unwrap().buffered == 0);
 }
 
 #[test]
-fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
+fn changes_during_a_drain_reach_the_back_end() {
     let memory = Memory::default();
     let counting = Counting { slow: Some(Duration::from_millis(3)), ..Counting::new(&memory) };
     let draining = Draining { write: Bytes(64 << 10), age: PATIENCE, ..Draining::default() };
@@ -233,7 +233,7 @@ fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
         .collect();
     let ticket =
         report(&mut control, DrainCall::Begin { file: None, order: None, last: false }).ticket.unwrap();
-    until("it has begun", || memory.find(&path("d")).unwrap().is_some());
+    until("the drain has begun", || memory.find(&path("d")).unwrap().is_some());
     data.write(tokens[0], At::Offset(100), &pattern(2, 1 << 19)).unwrap();
     control.call(Request::Truncate { token: tokens[1], size: 77 }).unwrap();
     control.call(Request::Extend { token: tokens[1], size: 200 }).unwrap();
@@ -254,7 +254,7 @@ fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
             assert!(here(data, token) == *expected, "read back from {}", token.file);
         }
     };
-    until("it is done", || {
+    until("the drain is done", || {
         check(&mut data);
         report(&mut control, DrainCall::Look { ticket: Some(ticket.id) }).ticket.unwrap().done
     });
@@ -269,7 +269,7 @@ fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
 }
 
 #[test]
-fn a_back_end_that_fails_is_reported_and_loses_nothing() {
+fn failing_back_end_is_reported_and_loses_nothing() {
     const EVERYTHING: &str = "everything";
     for call in [
         "find",
@@ -281,17 +281,17 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
         "truncate",
         "write",
         "sync",
-        // As one that vanishes, and returns.
+        // The back end is unreachable for a while.
         EVERYTHING,
     ] {
         let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
-        let (fails, told) = (broken.clone(), Arc::new(Mutex::new(0)));
+        let (fails, faults) = (broken.clone(), Arc::new(Mutex::new(0)));
         let faulty = Faulty::new(memory.clone(), move |asked| {
-            let mut told = told.lock().unwrap();
-            // Half of them are done, and nobody is told.
-            let fault = [Fault::Before, Fault::After][*told % 2];
+            let mut faults = faults.lock().unwrap();
+            // Half of the calls take effect although they report an error.
+            let fault = [Fault::Before, Fault::After][*faults % 2];
             ([asked, EVERYTHING].contains(&call) && fails.load(Ordering::Relaxed)).then(|| {
-                *told += 1;
+                *faults += 1;
                 fault
             })
         });
@@ -307,7 +307,7 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
         broken.store(true, Ordering::Relaxed);
         let failed = drain(&mut control, None);
         let ticket = failed.ticket.unwrap();
-        // What was done all the same is found when it is tried again.
+        // The retry finds that the failed call took effect.
         let heals = ["truncate", "make_dir"].contains(&call);
         assert!(ticket.failed > 0 || heals, "{call}: {failed:?}");
         if call == "write" {
@@ -316,7 +316,7 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
             assert!(failing.why.contains("target memory"), "{failing:?}");
         }
         broken.store(false, Ordering::Relaxed);
-        until("it is tried again", || drain(&mut control, None).ticket.unwrap().failed == 0);
+        until("the drain is retried", || drain(&mut control, None).ticket.unwrap().failed == 0);
         clean(&drain(&mut control, None));
         assert!(memory.bytes(&path("d/f")).unwrap() == pattern(1, 300_000), "{call}");
         let found = memory.find(&path("d/f")).unwrap().unwrap();
@@ -327,7 +327,7 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
 }
 
 #[test]
-fn bytes_are_let_go_of_when_they_are_on_their_device_as_they_were_written() {
+fn bytes_are_freed_only_after_sync_and_verification() {
     for (call, fault, verify) in [
         ("sync", Fault::Before, Verify::Acknowledged),
         ("sync", Fault::After, Verify::ReadBack),
@@ -345,7 +345,7 @@ fn bytes_are_let_go_of_when_they_are_on_their_device_as_they_were_written() {
         let failed = drain(&mut control, None);
         assert!(failed.ticket.is_some_and(|ticket| ticket.failed == 1), "{call}: {failed:?}");
         assert_eq!((failed.status.freed, failed.status.written > 0), (0, true), "{call}: {failed:?}");
-        assert_eq!(control.walk("f").unwrap().buffered, 300_000, "{call}: it is all here");
+        assert_eq!(control.walk("f").unwrap().buffered, 300_000, "{call}: all bytes are still buffered");
         broken.store(false, Ordering::Relaxed);
         let done = drain(&mut control, None);
         clean(&done);
@@ -358,12 +358,12 @@ pub(crate) fn open(raw: &mut Raw, path: &str) -> Token {
     let file = raw.walk(path).unwrap().id;
     match raw.call(Request::Open { file, access: Access::BOTH, truncate: false }).unwrap() {
         Reply::Opened { token, .. } => token,
-        other => panic!("opened and got {other:?}"),
+        other => panic!("unexpected reply to an open: {other:?}"),
     }
 }
 
 #[test]
-fn what_is_in_the_way_behind_is_never_overwritten() {
+fn foreign_files_in_the_back_end_are_never_overwritten() {
     let memory = Memory::default();
     memory.put(&path("theirs"), (Uid(0), Gid(0)), 0o644, b"0123456789");
     let world = before(Arc::new(memory.clone()), Draining { age: PATIENCE, ..Draining::default() });
@@ -390,29 +390,29 @@ fn what_is_in_the_way_behind_is_never_overwritten() {
     why("another /taken by now");
     why("keeps for itself");
     why("was changed in the back end");
-    assert_eq!(memory.bytes(&path("fine")).unwrap(), b"fine", "others go on");
+    assert_eq!(memory.bytes(&path("fine")).unwrap(), b"fine", "other files are drained");
     assert_eq!(memory.bytes(&path("taken")).unwrap(), b"theirs");
     assert_eq!(memory.bytes(&path("theirs")).unwrap(), b"replaced");
     assert_eq!(data.read(taken, 0, 9).unwrap(), b"ours");
     assert_eq!(data.read(changed, 0, 1).unwrap(), b"X");
-    // When it is out of the way, all goes on.
+    // After a rename to a free name the file drains.
     let (from, to, mode) = (name("taken"), name("moved"), RenameMode::Replace);
     control.call(Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode }).unwrap();
-    until("it goes on", || {
+    until("the renamed file is drained", || {
         drain(&mut control, Some(taken.file));
         memory.bytes(&path("moved")).is_some_and(|bytes| bytes == b"ours")
     });
-    // What was removed behind, and is here as a whole, is made again.
+    // A file that was removed in the back end is created again if the buffer holds all of it.
     memory.unlink(&path("fine")).unwrap();
     data.write(fine, At::Offset(0), b"FINE").unwrap();
-    until("it is made again", || {
+    until("the file is created again", || {
         drain(&mut control, Some(fine.file));
         memory.bytes(&path("fine")).is_some_and(|bytes| bytes == b"FINE")
     });
 }
 
 #[test]
-fn who_may_ask_for_what() {
+fn drain_requests_are_checked_for_permission() {
     let world = before(Arc::new(Memory::default()), Draining::default());
     let mut alice = world.control().acting(ALICE);
     let begin = |file, order: Option<&str>| {

@@ -1,9 +1,9 @@
-//! Draining with several servers: each brings out what it holds, and the file behind is one.
+//! Draining with several servers: each drains the stripes it holds, and the back end has one file.
 
+use crate::cluster::Fleet;
 use crate::counting::Counting;
 use crate::drain::{clean, drain, drain_with, report, until};
 use crate::raw::{Raw, name, pattern};
-use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
 use forebay_model::{Bytes, Change, FileId, Layout, ServerId, Span, Striping};
 use forebay_server::{Alpha, Draining, Mode, Routing};
@@ -15,12 +15,12 @@ use std::time::Duration;
 const ROOT: FileId = FileId::ROOT;
 const STRIPE: u64 = 64 << 10;
 
-/// Three servers before something; nothing leaves by itself.
+/// Three servers with a back end, and no automatic drain.
 pub(crate) fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
     routed(backend, draining, Mode::Buffer)
 }
 
-/// The same, where streams of four writes may go past the buffer.
+/// As `fleet`, but streams of four writes may bypass the buffer.
 fn routed(backend: &Arc<dyn Backend>, draining: Draining, mode: Mode) -> Fleet {
     let mut fleet = Fleet::plan(3, |config| {
         config.backend = Some("dir:/".into());
@@ -63,7 +63,7 @@ fn live(fleet: &Fleet) -> Vec<u64> {
 }
 
 #[test]
-fn a_file_over_three_servers_is_one_file_behind() {
+fn file_striped_over_three_servers_is_one_file_in_the_back_end() {
     let dir = tempfile::tempdir().unwrap();
     let place = |text: &str| dir.path().join(text);
     let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
@@ -72,13 +72,13 @@ fn a_file_over_three_servers_is_one_file_behind() {
     let token = control.create(ROOT, "f", 0o640);
     let mut model = pattern(1, 1_000_000);
     write(&fleet, token, 0, &model);
-    assert!(live(&fleet).iter().all(|&live| live > 0), "all hold some of it");
+    assert!(live(&fleet).iter().all(|&live| live > 0), "every server holds a part");
     clean(&drain(&mut control, None));
     assert_eq!(live(&fleet), [0, 0, 0]);
     assert!(std::fs::read(place("f")).unwrap() == model);
-    assert!(read(&fleet, token, 1_000_000) == model, "read from behind, by each server its own");
+    assert!(read(&fleet, token, 1_000_000) == model, "each server reads its part from the back end");
 
-    // Bytes over those that are behind, and zeros; then all of it once more.
+    // Overwrite drained bytes and punch a hole; then drain again.
     write(&fleet, token, 100_000, &pattern(2, 200_000));
     model[100_000..300_000].copy_from_slice(&pattern(2, 200_000));
     control.call(Request::Punch { token, offset: 400_000, len: 150_000 }).unwrap();
@@ -87,7 +87,7 @@ fn a_file_over_three_servers_is_one_file_behind() {
     clean(&drain(&mut control, None));
     assert!(std::fs::read(place("f")).unwrap() == model);
 
-    // Cut behind before it is answered; what is written beyond later has zeros before it.
+    // The server truncates the file in the back end before it replies; a later write beyond leaves a hole of zeros.
     control.call(Request::Truncate { token, size: 90_000 }).unwrap();
     assert_eq!(std::fs::metadata(place("f")).unwrap().len(), 90_000);
     write(&fleet, token, 500_000, b"far");
@@ -106,20 +106,20 @@ fn a_file_over_three_servers_is_one_file_behind() {
         mode: RenameMode::Replace,
     };
     control.call(rename).unwrap();
-    assert!(!place("f").exists() && read(&fleet, token, 500_003) == model, "by its new name");
+    assert!(!place("f").exists() && read(&fleet, token, 500_003) == model, "readable after the rename");
     let change = Change { mode: Some(0o400), ..Change::default() };
     control.call(Request::SetAttr { file: token.file, change }).unwrap();
     clean(&drain(&mut control, Some(token.file)));
-    let here = control.walk("g").unwrap();
+    let buffered = control.walk("g").unwrap();
     let found = backend.find(&[name("g")]).unwrap().unwrap();
-    assert_eq!((found.mode, found.version.mtime), (0o400, here.mtime));
+    assert_eq!((found.mode, found.version.mtime), (0o400, buffered.mtime));
     control.call(Request::Unlink { dir: ROOT, name: name("g") }).unwrap();
     control.call(Request::Close { token }).unwrap();
     assert!(!place("g").exists());
 }
 
 #[test]
-fn what_somebody_else_changes_behind_is_seen_by_all_servers() {
+fn changes_in_the_back_end_are_seen_by_all_servers() {
     let dir = tempfile::tempdir().unwrap();
     let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
     let fleet = fleet(&backend, Draining::default());
@@ -130,7 +130,7 @@ fn what_somebody_else_changes_behind_is_seen_by_all_servers() {
     std::fs::write(dir.path().join("f"), pattern(9, 500_000)).unwrap();
     assert_eq!(control.walk("f").unwrap().size, 500_000);
     assert!(read(&fleet, token, 500_000) == pattern(9, 500_000));
-    // Changed on both sides: an error for what is behind, and never a mixture.
+    // Changed on both sides: the drain fails, and the two contents are never mixed.
     write(&fleet, token, 0, b"mine");
     std::fs::write(dir.path().join("f"), pattern(8, 600_000)).unwrap();
     let _ = control.walk("f");
@@ -140,7 +140,7 @@ fn what_somebody_else_changes_behind_is_seen_by_all_servers() {
 }
 
 #[test]
-fn no_more_servers_write_to_a_target_than_may() {
+fn servers_respect_the_writer_limit_of_a_target() {
     for alpha in [1, 2] {
         let memory = Memory::default();
         let counting = Counting { slow: Some(Duration::from_millis(3)), ..Counting::new(&memory) };
@@ -152,7 +152,7 @@ fn no_more_servers_write_to_a_target_than_may() {
             let token = control.create(ROOT, &format!("f{number}"), 0o644);
             write(&fleet, token, 0, &pattern(number, 400_000));
         }
-        assert!(live(&fleet).iter().all(|&live| live > 0), "all have something to write");
+        assert!(live(&fleet).iter().all(|&live| live > 0), "every server has something to write");
         clean(&drain(&mut control, None));
         let most = crowd.most.load(Ordering::Relaxed);
         assert!(most > 0 && most <= u64::from(alpha), "{most} of at most {alpha}");
@@ -163,14 +163,14 @@ fn no_more_servers_write_to_a_target_than_may() {
     }
 }
 
-/// Servers do not repeat what they have said: whoever waits for a place goes on because it is told that there is one.
+/// Servers do not repeat their messages: a worker that waits for a slot continues because it is notified of a free one.
 #[test]
-fn who_waits_for_a_target_is_told_when_it_is_free() {
+fn waiting_server_is_notified_when_a_target_is_free() {
     let (memory, stripes) = (Memory::default(), 30);
     let counting = Counting::new(&memory);
     let (crowd, disk) = (counting.crowd.clone(), counting.disk.clone());
     let backend: Arc<dyn Backend> = Arc::new(counting);
-    // A place is good for one stripe, and then it is another's.
+    // A slot is good for one stripe, and then another server gets it.
     let (quantum, write_at_once) = (Some(Bytes(STRIPE)), Bytes(STRIPE));
     let (alpha, beat) = (Alpha::Fixed(1), Duration::from_secs(24 * 3600));
     let fleet =
@@ -182,7 +182,7 @@ fn who_waits_for_a_target_is_told_when_it_is_free() {
     disk.close();
     report(&mut control, DrainCall::Begin { file: None, order: None, last: false });
     let wants = |index| fleet.status(index).drain.unwrap().targets[0].queued > 0;
-    until("all have something for the target, and one is at it", || {
+    until("all servers queue data for the target, and one writes", || {
         disk.waiting.load(Ordering::Relaxed) > 0 && (0..3).all(wants)
     });
     disk.open();
@@ -192,7 +192,7 @@ fn who_waits_for_a_target_is_told_when_it_is_free() {
 }
 
 #[test]
-fn no_more_write_to_a_target_than_may_when_some_write_past_the_buffers() {
+fn direct_writes_respect_the_writer_limit_of_a_target() {
     for alpha in [1, 2] {
         let mut counting = Counting::new(&Memory::default());
         counting.slow = Some(Duration::from_millis(5));
@@ -207,9 +207,9 @@ fn no_more_write_to_a_target_than_may_when_some_write_past_the_buffers() {
         }
         report(&mut control, DrainCall::Begin { file: None, order: None, last: false });
         let direct = || (0..3).map(|index| fleet.status(index).route.unwrap().direct).sum::<u64>();
-        // Who gets no place for a while buffers.
+        // A writer that gets no slot for a while is buffered.
         let mut number = 0;
-        until("nothing goes past the buffers", || {
+        until("some writes bypass the buffers", || {
             write(&fleet, new, number * STRIPE, &pattern(number, STRIPE as usize));
             number += 1;
             number >= 24 && direct() > 0
@@ -224,7 +224,7 @@ fn no_more_write_to_a_target_than_may_when_some_write_past_the_buffers() {
 }
 
 #[test]
-fn the_order_is_set_on_all_servers_or_on_none() {
+fn drain_order_is_set_on_all_servers_or_on_none() {
     let memory = Memory::default();
     let backend: Arc<dyn Backend> = Arc::new(memory.clone());
     let fleet = fleet(&backend, Draining::default());
@@ -241,8 +241,8 @@ fn the_order_is_set_on_all_servers_or_on_none() {
         drain_with(&mut control, begin(order));
         assert_eq!(orders(&fleet), [order; 3]);
         assert!(memory.bytes(&[name(order)]).unwrap() == pattern(7, 400_000), "{order}");
-        // A server lets go of the last file in a moment.
-        until("something is still on its way", || {
+        // A server releases the last file a moment after the drain is done.
+        until("no server drains a file", || {
             let files =
                 |index| report(&mut fleet.control(index), DrainCall::Look { ticket: None }).status.files;
             (0..3).map(files).sum::<u64>() == 0
@@ -253,9 +253,10 @@ fn the_order_is_set_on_all_servers_or_on_none() {
     assert_eq!(orders(&fleet), ["trio"; 3]);
 }
 
-/// What was drained is lost with the file; what is still here is not, and leaves when all of it is here again.
+/// Bytes that were drained are lost with the file; the buffered ones stay, and drain when the buffer holds the whole
+/// file.
 #[test]
-fn a_file_that_somebody_removed_behind_is_made_again_when_all_of_it_is_here() {
+fn file_removed_in_the_back_end_is_recreated_once_fully_buffered() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("f");
     let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
@@ -264,37 +265,38 @@ fn a_file_that_somebody_removed_behind_is_made_again_when_all_of_it_is_here() {
     let token = control.create(ROOT, "f", 0o644);
     write(&fleet, token, 0, &pattern(1, 600_000));
     clean(&drain(&mut control, None));
-    // Some of it is here and newer, some was only there.
+    // Some bytes are buffered and newer, some were only in the back end.
     write(&fleet, token, 0, &pattern(2, 300_000));
     std::fs::remove_file(&place).unwrap();
     let report = drain(&mut control, Some(token.file));
     assert_eq!(report.ticket.unwrap().failed, 1, "{report:?}");
-    assert!(!place.exists(), "nothing is made up");
-    assert!(read(&fleet, token, 300_000) == pattern(2, 300_000), "what is here is here");
+    assert!(!place.exists(), "no incomplete file is created");
+    assert!(read(&fleet, token, 300_000) == pattern(2, 300_000), "buffered bytes are readable");
     write(&fleet, token, 300_000, &pattern(3, 300_000));
     let whole = [pattern(2, 300_000), pattern(3, 300_000)].concat();
     assert!(read(&fleet, token, 600_000) == whole);
-    until("it is not made again", || drain(&mut fleet.control(0), None).ticket.unwrap().failed == 0);
+    until("the file is created again", || drain(&mut fleet.control(0), None).ticket.unwrap().failed == 0);
     assert!(std::fs::read(&place).unwrap() == whole);
-    assert!(read(&fleet, token, 600_000) == whole, "read from behind");
+    assert!(read(&fleet, token, 600_000) == whole, "read from the back end");
 }
 
 #[test]
-fn a_striped_file_goes_past_the_buffers_of_three_servers() {
+fn striped_file_bypasses_the_buffers_of_three_servers() {
     let dir = tempfile::tempdir().unwrap();
     let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
     let fleet = routed(&backend, Draining::default(), Mode::Traffic);
     let mut control = fleet.control(0);
     let token = control.create(ROOT, "f", 0o640);
-    // In order, stripe by stripe: on each server every stripe follows the one before, though not in the file.
+    // In order, stripe by stripe: on each server every stripe follows the previous one, though not in the file.
     let mut model = pattern(1, 3 * 40 * STRIPE as usize);
     for (number, stripe) in model.chunks(STRIPE as usize).enumerate() {
         write(&fleet, token, number as u64 * STRIPE, stripe);
     }
-    // Who gets no place for a while buffers; if it looked random, all but the first four of forty would be buffered.
+    // A writer that gets no slot for a while is buffered; if the stream counted as random, all but the first four of
+    // forty stripes would be.
     assert!(live(&fleet).iter().all(|&live| live <= 20 * STRIPE), "{:?}", live(&fleet));
-    assert!(read(&fleet, token, model.len() as u64) == model, "before it is concluded");
-    // Over what is behind, punched, cut and grown again.
+    assert!(read(&fleet, token, model.len() as u64) == model, "before it is finalized");
+    // Overwrite bytes in the back end, punch, truncate and grow.
     write(&fleet, token, 100_000, &pattern(2, 50_000));
     model[100_000..150_000].copy_from_slice(&pattern(2, 50_000));
     control.call(Request::Punch { token, offset: 200_000, len: 100_000 }).unwrap();
@@ -309,7 +311,7 @@ fn a_striped_file_goes_past_the_buffers_of_three_servers() {
     assert!(read(&fleet, token, model.len() as u64) == model);
     clean(&drain(&mut control, None));
     assert!(std::fs::read(dir.path().join("f")).unwrap() == model);
-    assert!(read(&fleet, token, model.len() as u64) == model, "concluded");
+    assert!(read(&fleet, token, model.len() as u64) == model, "finalized");
 }
 
 #[test]
@@ -319,7 +321,7 @@ fn random_streams_are_buffered_by_each_of_three_servers() {
     let fleet = routed(&backend, Draining::default(), Mode::Traffic);
     let mut control = fleet.control(0);
     let token = control.create(ROOT, "f", 0o640);
-    // Every second stripe of a server, backwards: after the first four all are buffered.
+    // Every second stripe of a server, backwards: after the first four, all are buffered.
     let mut written = 0;
     for round in (0..20).rev() {
         for server in 0..3 {
@@ -330,17 +332,17 @@ fn random_streams_are_buffered_by_each_of_three_servers() {
     let live = live(&fleet);
     assert!(live.iter().all(|&live| live >= 16 * STRIPE), "{live:?} of {written}");
     clean(&drain(&mut control, None));
-    let behind = std::fs::read(dir.path().join("f")).unwrap();
+    let drained = std::fs::read(dir.path().join("f")).unwrap();
     for round in 0..20 {
         for server in 0..3 {
             let at = ((round * 6 + server) * STRIPE) as usize;
-            assert!(behind[at..at + STRIPE as usize] == pattern(round, STRIPE as usize), "{round} {server}");
+            assert!(drained[at..at + STRIPE as usize] == pattern(round, STRIPE as usize), "{round} {server}");
         }
     }
 }
 
 #[test]
-fn appends_over_several_servers_wait_for_room_in_full_buffers() {
+fn striped_appends_wait_for_space_in_full_buffers() {
     const PIECE: usize = 100_000;
     let counting = Counting::new(&Memory::default());
     let disk = counting.disk.clone();
@@ -357,7 +359,7 @@ fn appends_over_several_servers_wait_for_room_in_full_buffers() {
     let token = control.create(ROOT, "f", 0o640);
     let mut data = fleet.data(ServerId(0));
     let data = &mut data;
-    // Nothing leaves before all that there is room for is there.
+    // Nothing drains before the buffers are full.
     disk.close();
     let is_full = |index| {
         let status = fleet.status(index);
@@ -370,7 +372,7 @@ fn appends_over_several_servers_wait_for_room_in_full_buffers() {
                 assert_eq!(offset, piece * PIECE as u64);
             }
         });
-        until("there is always room", || (0..3).any(is_full));
+        until("a buffer is full", || (0..3).any(is_full));
         disk.open();
     });
 }

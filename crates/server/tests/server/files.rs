@@ -1,4 +1,4 @@
-//! What requests do.
+//! The effect of requests on files and directories.
 
 use crate::raw::{Raw, World, hello, name, pattern, refused};
 use forebay_model::{Access, ErrorKind, FileId, FileKind, Special};
@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 const ROOT: FileId = FileId::ROOT;
 
 #[test]
-fn bytes_come_back_as_they_went_over_both_transports() {
+fn written_bytes_are_read_back_over_both_transports() {
     let world = World::new();
     let mut control = world.control();
-    let (tcp, _) = Raw::tcp(world.tcp(), Channel::Data, &world.key()).expect("let in");
+    let (tcp, _) = Raw::tcp(world.tcp(), Channel::Data, &world.key()).expect("connected");
     for (number, mut data) in [world.data(), tcp].into_iter().enumerate() {
         let token = control.create(ROOT, &format!("f{number}"), 0o644);
         for (offset, len) in [(0u64, 1usize), (3, 4096), (70_000, 100), (200_000, 3 << 20), (65_536, 4 << 20)]
@@ -22,7 +22,7 @@ fn bytes_come_back_as_they_went_over_both_transports() {
         }
         let size = 65_536 + (4 << 20);
         assert_eq!(data.read(token, 5000, 8).unwrap(), [0; 8], "a hole reads as zeros");
-        assert_eq!(data.read(token, size - 3, 100).unwrap().len(), 3, "only up to the end");
+        assert_eq!(data.read(token, size - 3, 100).unwrap().len(), 3, "reads stop at the end of the file");
         assert_eq!(data.read(token, size + 3, 100).unwrap().len(), 0);
         assert_eq!(control.walk(&format!("f{number}")).unwrap().size, size);
         assert_eq!(data.write(token, At::Offset(9), &[]).unwrap(), 9);
@@ -33,7 +33,7 @@ fn bytes_come_back_as_they_went_over_both_transports() {
 }
 
 #[test]
-fn a_directory_has_no_bytes() {
+fn directory_cannot_be_read_as_a_file() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let open = |access| Request::Open { file: ROOT, access, truncate: false };
@@ -43,7 +43,7 @@ fn a_directory_has_no_bytes() {
 }
 
 #[test]
-fn many_requests_are_answered_each_by_its_number() {
+fn pipelined_requests_are_answered_by_number() {
     let world = World::new();
     let mut control = world.control();
     let token = control.create(ROOT, "f", 0o644);
@@ -90,7 +90,7 @@ fn appends_of_many_clients_never_overlap() {
 }
 
 #[test]
-fn names_are_made_moved_listed_and_removed() {
+fn names_are_created_renamed_listed_and_removed() {
     let world = World::new();
     let mut control = world.control();
     let dir = control.make_dir(ROOT, "d", 0o755);
@@ -143,7 +143,7 @@ fn attributes_are_set_and_read() {
     assert_eq!(attr.mode, 0o444);
     control.call(Request::TruncateFile { file, size: 1234 }).unwrap();
     control.call(Request::Punch { token, offset: 0, len: 10 }).unwrap();
-    // Extending never cuts.
+    // `Extend` never shrinks a file.
     control.call(Request::Extend { token, size: 1 }).unwrap();
     refused(control.call(Request::Punch { token, offset: 5, len: u64::MAX }), ErrorKind::Invalid);
     assert_eq!(control.walk("f").unwrap().size, 1234);
@@ -154,7 +154,7 @@ fn attributes_are_set_and_read() {
 }
 
 #[test]
-fn special_files_are_names_with_attributes_that_only_a_kernel_can_open() {
+fn special_files_have_attributes_but_cannot_be_opened() {
     let mut world = World::new();
     let specials = [Special::Pipe, Special::Socket, Special::Character(0x501), Special::Block(0x700)];
     let mut ids = Vec::new();
@@ -164,7 +164,7 @@ fn special_files_are_names_with_attributes_that_only_a_kernel_can_open() {
         if matches!(special, Special::Character(_) | Special::Block(_)) {
             refused(world.control().acting(crate::raw::ALICE).call(make(ROOT)), ErrorKind::NotPermitted);
         }
-        let Ok(Reply::Attr(made)) = control.call(make(ROOT)) else { panic!("{special:?} was not made") };
+        let Ok(Reply::Attr(made)) = control.call(make(ROOT)) else { panic!("{special:?} was not created") };
         assert_eq!((made.kind, made.mode, made.size, made.links), (FileKind::Special(special), 0o640, 0, 1));
         refused(control.call(make(ROOT)), ErrorKind::Exists);
         let open = Request::Open { file: made.id, access: Access::READ, truncate: false };
@@ -186,7 +186,7 @@ fn special_files_are_names_with_attributes_that_only_a_kernel_can_open() {
 }
 
 #[test]
-fn an_open_file_outlives_its_name_until_the_last_close() {
+fn unlinked_open_file_exists_until_the_last_close() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o600);
@@ -194,7 +194,10 @@ fn an_open_file_outlives_its_name_until_the_last_close() {
     control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
     refused(control.walk("f"), ErrorKind::NotFound);
     assert_eq!(data.read(token, 0, 100).unwrap(), b"still here");
-    assert!(control.call(Request::GetAttr { file: token.file }).is_ok(), "who has it open may ask");
+    assert!(
+        control.call(Request::GetAttr { file: token.file }).is_ok(),
+        "attributes of an open file are readable"
+    );
     data.write(token, At::End, b", and growing").unwrap();
     control.call(Request::Close { token }).unwrap();
     refused(data.read(token, 0, 100), ErrorKind::Stale);
@@ -206,7 +209,7 @@ fn an_open_file_outlives_its_name_until_the_last_close() {
 }
 
 #[test]
-fn a_replaced_file_goes_like_a_removed_one() {
+fn replaced_open_file_exists_until_the_last_close() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let (old, new) = (control.create(ROOT, "old", 0o600), control.create(ROOT, "new", 0o600));
@@ -223,7 +226,7 @@ fn a_replaced_file_goes_like_a_removed_one() {
 }
 
 #[test]
-fn create_opens_truncates_or_refuses_what_is_there() {
+fn create_opens_truncates_or_refuses_an_existing_file() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o600);
@@ -246,7 +249,7 @@ fn create_opens_truncates_or_refuses_what_is_there() {
 }
 
 #[test]
-fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
+fn full_buffer_returns_no_space_and_recovers_after_a_delete() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "big", 0o600);
@@ -257,11 +260,11 @@ fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
-        assert!(written <= 17, "more was taken than there is room for");
+        assert!(written <= 17, "more was accepted than the buffer can hold");
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(written >= 14, "only {written} MiB of 16 could be used");
-    assert_eq!(data.read(token, 0, 1 << 20).unwrap(), bytes, "the connection is still in step");
+    assert_eq!(data.read(token, 0, 1 << 20).unwrap(), bytes, "the connection is still in sync");
     control.call(Request::Unlink { dir: ROOT, name: name("big") }).unwrap();
     control.call(Request::Close { token }).unwrap();
     let token = control.create(ROOT, "next", 0o600);
@@ -270,41 +273,41 @@ fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
     }
 }
 
-/// A client whose write stalled gives its connection up and writes anew; what it wrote first must not come late.
+/// A client gives up a connection with a stalled write and repeats the write; the first one must not take effect later.
 #[test]
-fn what_was_given_up_never_happens_after_its_repetition() {
+fn abandoned_write_never_takes_effect_after_its_retry() {
     let world = World::new();
     let mut control = world.control();
     let token = control.create(ROOT, "f", 0o600);
-    let knock = |channel| {
+    let connect = |channel| {
         let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
         let welcome = raw.greet(&hello(channel, 1), None).unwrap();
         (raw, welcome.connection)
     };
     for give_up in [false, true] {
-        let (mut old, number) = knock(Channel::Data);
+        let (mut old, number) = connect(Channel::Data);
         let call = Call { identity: None, request: Request::Write { token, at: At::Offset(0) } };
         let mut late = Vec::new();
         frame(&mut late, FrameKind::Call, 1, &call, 1000).unwrap();
         late.extend([1; 1000]);
         let (first, rest) = late.split_at(late.len() - 1);
         old.socket.write_all(first).unwrap();
-        let (mut new, _) = knock(Channel::Data);
+        let (mut new, _) = connect(Channel::Data);
         if give_up {
             assert_eq!(control.call(Request::Abandon { connection: number }), Ok(Reply::Done));
         }
         new.write(token, At::Offset(0), &[2; 1000]).unwrap();
-        // The rest of it comes after all.
+        // The rest of the first write arrives late.
         old.socket.write_all(rest).unwrap();
         let (_, answer, _) = old.receive().unwrap();
         assert_eq!(answer.is_err(), give_up, "{answer:?}");
         let expected = if give_up { 2 } else { 1 };
         assert_eq!(new.read(token, 0, 1000).unwrap(), [expected; 1000]);
-        // Nor does anything else that is asked there later.
+        // Later requests on that connection fail too.
         assert_eq!(old.write(token, At::Offset(0), &[3; 10]).is_err(), give_up);
     }
-    // A control connection is given up in the same way; somebody else's number means nothing.
-    let (mut old, number) = knock(Channel::Control);
+    // A control connection is abandoned in the same way; a client cannot abandon a connection of another client.
+    let (mut old, number) = connect(Channel::Control);
     let mut stranger = Raw::unix(&world.socket(), Channel::Control, 2).unwrap();
     stranger.call(Request::Abandon { connection: number }).unwrap();
     old.call(Request::Truncate { token, size: 5 }).unwrap();

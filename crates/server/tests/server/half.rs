@@ -1,5 +1,5 @@
-//! Changes behind that are done half, done though they were told to have failed, or met half way by somebody else: what
-//! was acknowledged stays, and what is gone does not come back.
+//! Back-end changes that are half done, that take effect although they report an error, or that race with another
+//! process: acknowledged data stays, and removed files do not come back.
 
 use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path, until};
 use crate::raw::{Raw, World, name, refused};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const OWNER: (Uid, Gid) = (Uid(0), Gid(0));
-/// For those who may wait for each other: nothing depends on how long it is.
+/// Gives a concurrent call time to run; no result depends on the length.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 fn rename(control: &mut Raw, from: &str, to: &str) -> forebay_model::Result<Reply> {
@@ -30,20 +30,21 @@ fn read(world: &World, token: Token) -> Vec<u8> {
 }
 
 #[test]
-fn who_looks_at_a_name_while_a_new_file_takes_it_removes_nothing() {
+fn lookup_during_a_replacing_rename_removes_nothing() {
     let memory = Memory::default();
     memory.put(&path("a"), OWNER, 0o644, b"old");
-    let (tell, told) = mpsc::channel();
-    let (tell, removed) = (Mutex::new(Some(tell)), AtomicU32::new(0));
+    let (notify, notified) = mpsc::channel();
+    let (notify, removed) = (Mutex::new(Some(notify)), AtomicU32::new(0));
     let acting = Faulty::new(memory.clone(), move |call| match call {
-        // It is done, and asked for: by then the old file is not there, and the new one has no name yet.
+        // `unlink` takes effect and reports an error; at the following `find` the old file is gone and the new one has
+        // no name yet.
         "unlink" => {
             removed.store(1, Ordering::Relaxed);
             Some(Fault::After)
         }
         "find" if removed.swap(0, Ordering::Relaxed) == 1 => {
-            if let Some(tell) = tell.lock().unwrap().take() {
-                tell.send(()).unwrap();
+            if let Some(notify) = notify.lock().unwrap().take() {
+                notify.send(()).unwrap();
                 std::thread::sleep(A_WHILE);
             }
             None
@@ -59,8 +60,8 @@ fn who_looks_at_a_name_while_a_new_file_takes_it_removes_nothing() {
     let reader = &mut reader;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            told.recv().unwrap();
-            // It finds the one or the other, or nothing.
+            notified.recv().unwrap();
+            // It may find the old file, the new one, or none.
             let _ = reader.walk("a");
         });
         rename(&mut control, "tmp", "a").unwrap();
@@ -70,7 +71,7 @@ fn who_looks_at_a_name_while_a_new_file_takes_it_removes_nothing() {
 }
 
 #[test]
-fn a_cut_that_cannot_be_looked_at_is_not_made_again_later() {
+fn truncation_with_a_failed_lookup_is_not_repeated_later() {
     let memory = Memory::default();
     memory.put(&path("f"), OWNER, 0o644, b"0123456789");
     let cut = Arc::new(AtomicU32::new(0));
@@ -80,7 +81,7 @@ fn a_cut_that_cannot_be_looked_at_is_not_made_again_later() {
             seen.store(1, Ordering::Relaxed);
             None
         }
-        // The first look after the cut fails.
+        // The first `find` after the truncation fails.
         "find" if seen.swap(0, Ordering::Relaxed) == 1 => Some(Fault::Before),
         _ => None,
     });
@@ -100,16 +101,16 @@ fn a_cut_that_cannot_be_looked_at_is_not_made_again_later() {
 }
 
 #[test]
-fn a_file_that_is_moved_while_it_is_cut_is_cut_where_it_is() {
+fn file_renamed_during_a_truncation_is_truncated_at_its_new_name() {
     let memory = Memory::default();
     memory.put(&path("a"), OWNER, 0o644, b"0123456789");
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(Some(tell));
+    let (notify, notified) = mpsc::channel();
+    let notify = Mutex::new(Some(notify));
     let acting = Faulty::new(memory.clone(), move |call| {
         if call == "truncate"
-            && let Some(tell) = tell.lock().unwrap().take()
+            && let Some(notify) = notify.lock().unwrap().take()
         {
-            tell.send(()).unwrap();
+            notify.send(()).unwrap();
             std::thread::sleep(A_WHILE);
         }
         None
@@ -120,7 +121,7 @@ fn a_file_that_is_moved_while_it_is_cut_is_cut_where_it_is() {
     let other = &mut other;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            told.recv().unwrap();
+            notified.recv().unwrap();
             rename(other, "a", "b").unwrap();
         });
         control.call(Request::Truncate { token, size: 3 }).unwrap();
@@ -135,19 +136,19 @@ fn a_file_that_is_moved_while_it_is_cut_is_cut_where_it_is() {
     }
 }
 
-/// A rename over an open file: it goes aside, then the other takes its place. `fails` is asked at every rename, with its
-/// number, and at every look after the second one.
+/// A rename over an open file: the back end first moves the target aside, then renames the source. `fails` is called at
+/// every rename, and at every `find` after the second rename, each with its number.
 fn renamed_over(
     fails: fn(&str, u32) -> Option<Fault>,
 ) -> (Memory, World, Token, forebay_model::Result<Reply>) {
     let memory = Memory::default();
     memory.put(&path("from"), OWNER, 0o644, b"source");
     memory.put(&path("to"), OWNER, 0o644, b"target");
-    let (renames, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (renames, lookups) = (AtomicU32::new(0), AtomicU32::new(0));
     let failing = Faulty::new(memory.clone(), move |call| match call {
         "rename" => fails(call, renames.fetch_add(1, Ordering::Relaxed) + 1),
         "find" if renames.load(Ordering::Relaxed) >= 2 => {
-            fails(call, looks.fetch_add(1, Ordering::Relaxed) + 1)
+            fails(call, lookups.fetch_add(1, Ordering::Relaxed) + 1)
         }
         _ => None,
     });
@@ -156,21 +157,21 @@ fn renamed_over(
     let file = control.walk("to").unwrap().id;
     let token = match control.call(Request::Open { file, access: Access::READ, truncate: false }).unwrap() {
         Reply::Opened { token, .. } => token,
-        other => panic!("opened and got {other:?}"),
+        other => panic!("unexpected reply to an open: {other:?}"),
     };
     let renamed = rename(&mut control, "from", "to");
     (memory, world, token, renamed)
 }
 
 #[test]
-fn a_rename_that_fails_half_way_and_cannot_be_taken_back_at_once_is_taken_back_later() {
+fn half_done_rename_is_undone_later_if_not_at_once() {
     let (memory, world, token, renamed) = renamed_over(|call, number| {
-        // The second takes the place, those after it would take the first back.
+        // The second rename replaces the target; later ones would undo the first.
         (call == "rename" && (2..=14).contains(&number)).then_some(Fault::Before)
     });
     assert!(renamed.is_err());
-    assert_eq!(memory.find(&path("to")).unwrap(), None, "it lies aside");
-    assert!(world.control().walk("to").is_ok(), "it is still there");
+    assert_eq!(memory.find(&path("to")).unwrap(), None, "the target is moved aside");
+    assert!(world.control().walk("to").is_ok(), "the name is still visible");
     assert_eq!(read(&world, token), b"target");
     for (name, bytes) in [("from", b"source"), ("to", b"target")] {
         assert_eq!(memory.bytes(&path(name)).unwrap(), bytes, "{name}");
@@ -178,13 +179,13 @@ fn a_rename_that_fails_half_way_and_cannot_be_taken_back_at_once_is_taken_back_l
 }
 
 #[test]
-fn a_rename_of_which_nobody_knows_whether_it_was_done_destroys_nothing() {
+fn rename_of_unknown_outcome_destroys_nothing() {
     let (memory, world, _token, renamed) = renamed_over(|call, number| match call {
         "rename" => (number == 2).then_some(Fault::After),
         _ => (number <= 12).then_some(Fault::Before),
     });
-    assert!(renamed.is_err(), "nobody knows");
-    assert_eq!(memory.bytes(&path("to")).unwrap(), b"source", "it was done");
+    assert!(renamed.is_err(), "the outcome is unknown");
+    assert_eq!(memory.bytes(&path("to")).unwrap(), b"source", "the rename took effect");
     let mut control = world.control();
     let token = open(&mut control, "to");
     assert_eq!(read(&world, token), b"source");
@@ -192,12 +193,12 @@ fn a_rename_of_which_nobody_knows_whether_it_was_done_destroys_nothing() {
 }
 
 #[test]
-fn an_exchange_that_fails_half_way_is_taken_back_however_often_that_fails_at_first() {
+fn half_done_exchange_is_undone_despite_repeated_failures() {
     let memory = Memory::default();
     memory.put(&path("a"), OWNER, 0o644, b"one");
     memory.put(&path("b"), OWNER, 0o644, b"other");
     let renames = AtomicU32::new(0);
-    // The third would end it; the next take the second back, and then the first.
+    // The third rename would finish the exchange; the next ones undo the second, and then the first.
     let failing = Faulty::new(memory.clone(), move |call| match call {
         "rename" => match renames.fetch_add(1, Ordering::Relaxed) + 1 {
             3 | 4 => Some(Fault::Before),
@@ -221,7 +222,7 @@ fn an_exchange_that_fails_half_way_is_taken_back_however_often_that_fails_at_fir
 }
 
 #[test]
-fn a_directory_whose_making_is_told_to_have_failed_looks_as_it_should_when_something_is_in_it() {
+fn directory_created_despite_an_error_gets_its_attributes() {
     for fault in [Fault::Before, Fault::After] {
         let (memory, tries) = (Memory::default(), AtomicU32::new(0));
         let failing = Faulty::new(memory.clone(), move |call| match call {
@@ -243,7 +244,7 @@ fn a_directory_whose_making_is_told_to_have_failed_looks_as_it_should_when_somet
 }
 
 #[test]
-fn a_directory_that_cannot_be_looked_at_is_not_taken_for_drained() {
+fn directory_with_a_failed_lookup_does_not_count_as_drained() {
     let (memory, armed) = (Memory::default(), Arc::new(AtomicBool::new(false)));
     let fails = armed.clone();
     let failing = Faulty::new(memory.clone(), move |call| {
@@ -257,16 +258,16 @@ fn a_directory_that_cannot_be_looked_at_is_not_taken_for_drained() {
     control.call(Request::SetAttr { file: dir, change }).unwrap();
     armed.store(true, Ordering::Relaxed);
     drained(&mut control);
-    assert!(!armed.load(Ordering::Relaxed), "it was looked at");
+    assert!(!armed.load(Ordering::Relaxed), "the failing lookup happened");
     assert_eq!(memory.find(&path("d")).unwrap().unwrap().mode, 0o711);
 }
 
 #[test]
-fn what_somebody_else_makes_behind_at_the_same_moment_is_his_though_it_is_empty() {
+fn empty_foreign_file_created_at_the_same_time_is_kept() {
     for call in ["create", "symlink"] {
         let memory = Memory::default();
         let (theirs, first) = (memory.clone(), AtomicBool::new(true));
-        // Whoever is about to make something has just looked, and nothing was there.
+        // The drain has just looked the name up and found nothing.
         let acting = Faulty::new(memory.clone(), move |asked| {
             if asked == call && first.swap(false, Ordering::Relaxed) {
                 match call {
@@ -289,10 +290,10 @@ fn what_somebody_else_makes_behind_at_the_same_moment_is_his_though_it_is_empty(
         assert_eq!(report.ticket.unwrap().failed, 1, "{call}: {report:?}");
         let why = &report.status.failing[0].why;
         assert!(why.contains("has another /f by now"), "{call}: {why}");
-        let found = memory.find(&path("f")).unwrap().expect("it is still there");
+        let found = memory.find(&path("f")).unwrap().expect("the name is still visible");
         assert_eq!(found.target, if call == "create" { b"".as_slice() } else { b"theirs" });
         assert!(memory.unlink(&path("f")).unwrap());
-        until("it is tried again", || drain(&mut control, None).ticket.unwrap().failed == 0);
+        until("the drain is retried", || drain(&mut control, None).ticket.unwrap().failed == 0);
         assert_eq!(
             memory.find(&path("f")).unwrap().unwrap().target,
             if call == "create" { b"".as_slice() } else { b"mine" }

@@ -1,8 +1,8 @@
-//! Peers that stall, lie about lengths, or send nonsense: they get nothing, and others are served.
+//! Peers that stall, send wrong lengths, or send garbage: they get nothing, and other clients are served.
 
 use crate::raw::{Raw, World, name, pattern, refused};
-use forebay_dice::{Dice, seed};
 use forebay_model::{Access, ErrorKind, FileId, MAX_NAME, MAX_PATH};
+use forebay_testkit::{Rng, seed};
 use forebay_wire::{
     At, Call, Channel, FrameKind, HEADER, Header, IfExists, MAX_BODY, MAX_PAYLOAD, Reply, Request, frame,
 };
@@ -31,7 +31,7 @@ fn bytes_of(id: u64, request: Request, payload: u32) -> Vec<u8> {
 }
 
 #[test]
-fn who_stalls_in_mid_payload_harms_nobody_and_is_sent_away() {
+fn client_stalled_in_mid_payload_is_disconnected() {
     let world = World::with(|config| {
         config.limits.turns = 2;
         config.times.reservation = Duration::from_secs(5);
@@ -42,7 +42,7 @@ fn who_stalls_in_mid_payload_harms_nobody_and_is_sent_away() {
     let mut stalled: Vec<Raw> = (0..20).map(|_| world.data()).collect();
     for (number, raw) in stalled.iter_mut().enumerate() {
         raw.socket.write_all(&bytes_of(1, request.clone(), 64 << 10)).unwrap();
-        // Some send nothing, some a little, some nearly all.
+        // Some send nothing, some a little, some nearly the whole payload.
         raw.socket.write_all(&pattern(1, number * 3400)).unwrap();
     }
     let bytes = pattern(2, 1 << 20);
@@ -50,9 +50,13 @@ fn who_stalls_in_mid_payload_harms_nobody_and_is_sent_away() {
         data.write(token, At::Offset(1 << 20), &bytes).unwrap();
         assert_eq!(data.read(token, 1 << 20, 1 << 20).unwrap(), bytes);
     }
-    assert!(stalled.iter_mut().all(Raw::is_closed), "their time is over");
-    assert_eq!(data.read(token, 0, 1 << 20).unwrap(), vec![0; 1 << 20], "nothing of theirs counts");
-    // What they had reserved can be used by others.
+    assert!(stalled.iter_mut().all(Raw::is_closed), "stalled connections time out");
+    assert_eq!(
+        data.read(token, 0, 1 << 20).unwrap(),
+        vec![0; 1 << 20],
+        "incomplete payloads are not applied"
+    );
+    // Other writers can use the space that the stalled ones had reserved.
     let token = control.create(ROOT, "g", 0o600);
     for _ in 0..13 {
         data.write(token, At::End, &bytes).unwrap();
@@ -60,7 +64,7 @@ fn who_stalls_in_mid_payload_harms_nobody_and_is_sent_away() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_heartbeats_pass() {
+fn full_request_queue_refuses_but_answers_heartbeats() {
     let world = World::with(|config| {
         (config.limits.turns, config.limits.waiting) = (1, 1);
         config.times.stall = Duration::from_secs(3600);
@@ -71,7 +75,7 @@ fn a_full_queue_says_so_and_heartbeats_pass() {
     let mut holder = world.data();
     holder.socket.write_all(&bytes_of(1, request.clone(), 2)).unwrap();
     holder.socket.write_all(b"x").unwrap();
-    // Sooner or later the one above has the only turn, and the next one waits for ever.
+    // Eventually `holder` has the only turn, and `waiter` waits forever.
     let mut waiter = world.data();
     waiter.socket.patience(Duration::from_millis(20));
     let mut answered = true;
@@ -93,20 +97,20 @@ fn a_full_queue_says_so_and_heartbeats_pass() {
 }
 
 #[test]
-fn who_takes_no_answers_is_given_up() {
+fn client_that_reads_no_answers_is_disconnected() {
     let world = World::with(|config| config.times.answer = Duration::from_millis(100));
     let mut control = world.control();
     let token = control.create(ROOT, "f", 0o600);
     world.data().write(token, At::Offset(0), &pattern(1, 1 << 20)).unwrap();
     let mut greedy = world.data();
     for _ in 0..64 {
-        // It may be given up before all are sent.
+        // The server may drop the connection before all requests are sent.
         let _ = greedy.socket.write_all(&bytes_of(1, Request::Read { token, offset: 0, len: 1 << 20 }, 0));
     }
     let mut lazy = world.control();
     let list = Request::Walk { dir: ROOT, path: b"f".to_vec(), follow: true };
     let many: Vec<u8> = (0..100_000).flat_map(|id| bytes_of(id, list.clone(), 0)).collect();
-    // The server stops reading long before that; then it stops serving.
+    // The server stops reading long before that, and then drops the connection.
     assert!(lazy.socket.write_all(&many).is_err());
     while connections(&mut control) > 1 {
         std::thread::sleep(Duration::from_millis(2));
@@ -114,13 +118,13 @@ fn who_takes_no_answers_is_given_up() {
 }
 
 #[test]
-fn requests_in_the_wrong_place_are_refused() {
+fn requests_on_the_wrong_channel_are_refused() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o600);
     refused(control.call(Request::Read { token, offset: 0, len: 1 }), ErrorKind::Protocol);
     refused(data.call(Request::Ping), ErrorKind::Protocol);
-    let id = data.send(Request::Read { token, offset: 0, len: 1 }, b"a payload nobody asked for");
+    let id = data.send(Request::Read { token, offset: 0, len: 1 }, b"unexpected payload");
     let (answered, answer, _) = data.receive().unwrap();
     assert_eq!(answered, id);
     refused(answer, ErrorKind::Protocol);
@@ -130,11 +134,11 @@ fn requests_in_the_wrong_place_are_refused() {
     assert!(bad.is_closed(), "a payload on a control connection");
     let mut bad = world.control();
     bad.send_frame(FrameKind::Answer, 1, &Ok::<Reply, forebay_model::Error>(Reply::Done), &[]);
-    assert!(bad.is_closed(), "an answer that nobody asked for");
+    assert!(bad.is_closed(), "an answer without a request");
 }
 
 #[test]
-fn absurd_values_are_errors_like_others() {
+fn out_of_range_values_are_ordinary_errors() {
     let world = World::new();
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, &"n".repeat(MAX_NAME), 0o7777);
@@ -148,8 +152,8 @@ fn absurd_values_are_errors_like_others() {
     control.call(Request::Truncate { token, size: 1 << 40 }).unwrap();
     let zeros = data.read(token, 1 << 39, u32::MAX).unwrap();
     assert!(zeros.len() == MAX_PAYLOAD as usize && zeros.iter().all(|&byte| byte == 0));
-    let nobody = FileId(u64::MAX);
-    refused(control.call(Request::GetAttr { file: nobody }), ErrorKind::Stale);
+    let missing = FileId(u64::MAX);
+    refused(control.call(Request::GetAttr { file: missing }), ErrorKind::Stale);
     refused(control.call(Request::GetAttr { file: FileId(0) }), ErrorKind::Stale);
     let (dir, access, if_exists) = (token.file, Access::BOTH, IfExists::Open);
     let create = Request::Create { dir, name: name("x"), mode: u16::MAX, access, if_exists };
@@ -161,7 +165,7 @@ fn absurd_values_are_errors_like_others() {
 }
 
 #[test]
-fn the_limits_of_open_files_are_told() {
+fn limits_on_open_files_are_enforced() {
     let world = World::with(|config| (config.limits.session_opens, config.limits.opens) = (3, 5));
     let mut one = world.control();
     let token = one.create(ROOT, "f", 0o600);
@@ -193,9 +197,9 @@ fn lengths_beyond_the_limits_end_the_connection() {
 }
 
 #[test]
-fn random_damage_to_frames_harms_nobody_else() {
+fn random_frame_damage_does_not_affect_other_clients() {
     let seed = seed();
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let world = World::with(|config| config.times.reservation = Duration::from_secs(5));
     let mut friend = world.control();
     let token = friend.create(ROOT, "f", 0o600);
@@ -209,17 +213,17 @@ fn random_damage_to_frames_harms_nobody_else() {
     ];
     for round in 0..400 {
         let mut bytes: Vec<u8> =
-            (0..=dice.below(3)).flat_map(|_| samples[dice.index(samples.len())].clone()).collect();
-        for _ in 0..dice.below(4) {
-            let (at, last) = (dice.index(bytes.len()), bytes.len() - 1);
-            match dice.below(3) {
-                0 => bytes[at] ^= 1 << dice.below(8),
+            (0..=rng.below(3)).flat_map(|_| samples[rng.index(samples.len())].clone()).collect();
+        for _ in 0..rng.below(4) {
+            let (at, last) = (rng.index(bytes.len()), bytes.len() - 1);
+            match rng.below(3) {
+                0 => bytes[at] ^= 1 << rng.below(8),
                 1 => bytes.truncate(at.max(1)),
                 // The header stays sound, so that the damage reaches the body.
-                _ => bytes[at.max(HEADER).min(last)] = dice.below(256) as u8,
+                _ => bytes[at.max(HEADER).min(last)] = rng.below(256) as u8,
             }
         }
-        let mut raw = if dice.below(2) == 0 { world.control() } else { world.data() };
+        let mut raw = if rng.below(2) == 0 { world.control() } else { world.data() };
         // The server may close the connection before it has read everything.
         let _ = raw.socket.write_all(&bytes);
         raw.socket.end_writing();
@@ -232,7 +236,7 @@ fn random_damage_to_frames_harms_nobody_else() {
 }
 
 #[test]
-fn two_hundred_connections_are_served_and_forgotten() {
+fn two_hundred_connections_are_served_and_released() {
     let world = World::new();
     let mut control = world.control();
     let tokens: Vec<_> = (0..8).map(|number| control.create(ROOT, &format!("f{number}"), 0o600)).collect();

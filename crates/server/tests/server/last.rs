@@ -1,4 +1,5 @@
-//! The last drain of a buffer brings further names and extended attributes out too, though that fails now and then.
+//! The final drain of a buffer also creates further hard links and extended attributes in the back end, despite
+//! failures.
 
 use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, drain_with, until};
 use crate::raw::{Raw, World, name};
@@ -16,7 +17,7 @@ fn drain_last(raw: &mut Raw) -> DrainReport {
     drain_with(raw, DrainCall::Begin { file: None, order: None, last: true })
 }
 
-/// A server before a directory in which the next so many of such calls fail.
+/// A server with a back-end directory in which the given number of `call`s fail.
 fn failing(call: &'static str, fault: Fault) -> (World, TempDir, Arc<AtomicU32>) {
     let (dir, left) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU32::new(0)));
     let fails = left.clone();
@@ -46,17 +47,17 @@ fn attribute(path: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn names_and_attributes_that_failed_are_there_when_it_was_tried_again() {
+fn failed_links_and_xattrs_are_stored_by_a_retry() {
     let all = [
         ("link", Fault::Before),
         ("link", Fault::After),
         ("set_xattr", Fault::Before),
         ("set_xattr", Fault::After),
     ];
-    // Once, and until whoever waits for it is told.
+    // One failure is retried; nine are reported to the client.
     for (call, fault, times) in all.into_iter().flat_map(|(call, fault)| [(call, fault, 1), (call, fault, 9)])
     {
-        let (world, behind, left) = failing(call, fault);
+        let (world, backing, left) = failing(call, fault);
         let mut control = world.control();
         let (one, other) = (control.make_dir(ROOT, "one", 0o755), control.make_dir(ROOT, "other", 0o755));
         let token = create(&mut control, one, "f");
@@ -72,14 +73,14 @@ fn names_and_attributes_that_failed_are_there_when_it_was_tried_again() {
         }
         clean(&drain(&mut control, None));
         left.store(times, Ordering::Relaxed);
-        let told = drain_last(&mut control);
+        let reported = drain_last(&mut control);
         left.store(0, Ordering::Relaxed);
-        until("it is tried again", || drain_last(&mut control).ticket.unwrap().failed == 0);
+        until("the drain is retried", || drain_last(&mut control).ticket.unwrap().failed == 0);
         let done = drain_last(&mut control);
         clean(&done);
-        let place = |text: &str| behind.path().join(text);
+        let place = |text: &str| backing.path().join(text);
         let first = place("one/f").metadata().unwrap();
-        assert_eq!((first.nlink(), first.mtime()), (5, 1_000), "{call} {fault:?} {times}: {told:?}");
+        assert_eq!((first.nlink(), first.mtime()), (5, 1_000), "{call} {fault:?} {times}: {reported:?}");
         for text in ["one/g", "other/f", "other/g", "f"] {
             assert_eq!(place(text).metadata().unwrap().ino(), first.ino(), "{call} {fault:?} {times} {text}");
         }
@@ -87,7 +88,7 @@ fn names_and_attributes_that_failed_are_there_when_it_was_tried_again() {
             let found = place(text).metadata().unwrap().mtime();
             assert_eq!(found, secs, "time of {text}, {call} {fault:?} {times}");
         }
-        // Not every file system takes them, and then it is said.
+        // Not every file system stores extended attributes; the drain notes the loss.
         let kept = attribute(&place("one/f"));
         assert_eq!(
             kept.is_none(),
@@ -99,21 +100,21 @@ fn names_and_attributes_that_failed_are_there_when_it_was_tried_again() {
 }
 
 #[test]
-fn a_further_name_that_somebody_else_uses_behind_is_told_and_left_alone() {
-    let (world, behind, _) = failing("", Fault::Before);
+fn hard_link_over_a_foreign_file_fails_and_keeps_that_file() {
+    let (world, backing, _) = failing("", Fault::Before);
     let mut control = world.control();
     let token = create(&mut control, ROOT, "f");
     world.data().write(token, At::Offset(0), b"mine").unwrap();
     clean(&drain(&mut control, None));
     link(&mut control, token.file, ROOT, "g");
-    let theirs = behind.path().join("g");
+    let theirs = backing.path().join("g");
     std::fs::write(&theirs, b"theirs").unwrap();
-    let told = drain_last(&mut control);
-    assert_eq!(told.ticket.unwrap().failed, 1, "{told:?}");
-    let why = &told.status.failing[0].why;
+    let reported = drain_last(&mut control);
+    assert_eq!(reported.ticket.unwrap().failed, 1, "{reported:?}");
+    let why = &reported.status.failing[0].why;
     assert!(why.contains("has another /g by now"), "{why}");
     assert_eq!(std::fs::read(&theirs).unwrap(), b"theirs");
     std::fs::remove_file(&theirs).unwrap();
     clean(&drain_last(&mut control));
-    assert_eq!(theirs.metadata().unwrap().ino(), behind.path().join("f").metadata().unwrap().ino());
+    assert_eq!(theirs.metadata().unwrap().ino(), backing.path().join("f").metadata().unwrap().ino());
 }

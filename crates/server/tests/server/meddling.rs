@@ -1,9 +1,10 @@
-//! Somebody else changes or removes files behind whose bytes several servers hold: all of them see it.
+//! Another process changes or removes files in the back end whose bytes several servers hold: all servers see the
+//! change.
 
+use crate::cluster::Fleet;
 use crate::drain::{clean, drain, open, report, until};
 use crate::drain_several::{fleet, layout, read, write};
 use crate::raw::{Raw, name, pattern, refused};
-use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Faulty, Memory};
 use forebay_model::{Bytes, ErrorKind, FileId, Gid, ServerId, Striping, Uid};
 use forebay_server::Draining;
@@ -16,16 +17,16 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const ROOT: FileId = FileId::ROOT;
-/// For those who may wait for each other: nothing depends on how long it is.
+/// Gives a concurrent call time to run; no result depends on the length.
 const A_WHILE: Duration = Duration::from_millis(100);
 
-fn behind() -> (TempDir, Arc<dyn Backend>) {
+fn backing_dir() -> (TempDir, Arc<dyn Backend>) {
     let dir = tempfile::tempdir().unwrap();
     let backend = Dir::open(dir.path().to_str().unwrap()).unwrap();
     (dir, Arc::new(backend))
 }
 
-/// What is wrong with the stores that they leave.
+/// Inconsistencies in the stores after all servers have stopped.
 fn findings(mut fleet: Fleet) -> Vec<String> {
     (0..fleet.configs.len()).for_each(|index| fleet.stop(index));
     let open = |store: &std::path::Path| FjallKv::open(&store.join("meta"), Bytes::mib(4)).unwrap();
@@ -37,11 +38,11 @@ fn findings(mut fleet: Fleet) -> Vec<String> {
 fn names(control: &mut Raw) -> usize {
     match control.call(Request::ReadDir { dir: ROOT, cookie: 0, limit: 100, plus: false }).unwrap() {
         Reply::Entries { entries, .. } => entries.len(),
-        other => panic!("listed and got {other:?}"),
+        other => panic!("unexpected reply to a listing: {other:?}"),
     }
 }
 
-/// It is as long as this for whoever asks, and every server gives its part of it.
+/// Every server reports this size, and returns its part of these bytes.
 fn check(fleet: &Fleet, path: &str, bytes: &[u8]) {
     let mut control = fleet.control(0);
     assert_eq!(control.walk(path).unwrap().size, bytes.len() as u64, "{path}");
@@ -50,28 +51,33 @@ fn check(fleet: &Fleet, path: &str, bytes: &[u8]) {
     control.call(Request::Close { token }).unwrap();
 }
 
-/// What becomes of a file before somebody else replaces it.
+/// The state of a file before another process replaces it.
 struct Case {
     what: &'static str,
-    /// Over how many servers it is laid out; one is one that does not have its name.
+    /// Number of servers it is striped over; 1 is a server other than the home of its name.
     width: u16,
     written: usize,
-    cut: Option<u64>,
+    truncated: Option<u64>,
 }
 
 #[test]
-fn whatever_was_drained_and_is_replaced_behind_is_what_is_there_for_all_servers() {
+fn drained_file_replaced_in_the_back_end_is_seen_by_all_servers() {
     let cases = [
-        Case { what: "written", width: 0, written: 300_000, cut: None },
-        Case { what: "empty", width: 0, written: 0, cut: None },
-        Case { what: "zeros at the end", width: 0, written: 10, cut: Some(250_000) },
-        Case { what: "nothing but zeros", width: 0, written: 0, cut: Some(250_000) },
-        Case { what: "cut to nothing", width: 0, written: 300_000, cut: Some(0) },
-        Case { what: "elsewhere", width: 1, written: 300_000, cut: None },
-        Case { what: "elsewhere with zeros at the end", width: 1, written: 10, cut: Some(250_000) },
-        Case { what: "elsewhere and empty", width: 1, written: 0, cut: None },
+        Case { what: "written", width: 0, written: 300_000, truncated: None },
+        Case { what: "empty", width: 0, written: 0, truncated: None },
+        Case { what: "zeros at the end", width: 0, written: 10, truncated: Some(250_000) },
+        Case { what: "nothing but zeros", width: 0, written: 0, truncated: Some(250_000) },
+        Case { what: "truncated to nothing", width: 0, written: 300_000, truncated: Some(0) },
+        Case { what: "on another server", width: 1, written: 300_000, truncated: None },
+        Case {
+            what: "on another server with zeros at the end",
+            width: 1,
+            written: 10,
+            truncated: Some(250_000),
+        },
+        Case { what: "on another server and empty", width: 1, written: 0, truncated: None },
     ];
-    let (dir, backend) = behind();
+    let (dir, backend) = backing_dir();
     let fleet = fleet(&backend, Draining::default());
     let mut control = fleet.control(0);
     for (number, case) in cases.iter().enumerate() {
@@ -79,7 +85,7 @@ fn whatever_was_drained_and_is_replaced_behind_is_what_is_there_for_all_servers(
         control.call(Request::SetLayout { dir: ROOT, striping }).unwrap();
         let (path, token) = made(&mut control, number, case.width == 1);
         write(&fleet, token, 0, &pattern(1, case.written));
-        if let Some(size) = case.cut {
+        if let Some(size) = case.truncated {
             control.call(Request::Truncate { token, size }).unwrap();
         }
         clean(&drain(&mut control, None));
@@ -96,7 +102,7 @@ fn whatever_was_drained_and_is_replaced_behind_is_what_is_there_for_all_servers(
     assert_eq!(findings(fleet), Vec::<String>::new());
 }
 
-/// A new file, and whether the server that has its name has none of its bytes.
+/// A new file; with `elsewhere`, the home of its name holds none of its bytes.
 fn made(control: &mut Raw, number: usize, elsewhere: bool) -> (String, Token) {
     for other in 0.. {
         let path = format!("{number}.{other}");
@@ -105,12 +111,12 @@ fn made(control: &mut Raw, number: usize, elsewhere: bool) -> (String, Token) {
             return (path, token);
         }
     }
-    unreachable!("there are enough names")
+    unreachable!("names do not run out")
 }
 
 #[test]
-fn an_empty_file_that_was_found_and_laid_out_is_seen_when_somebody_fills_it() {
-    let (dir, backend) = behind();
+fn empty_file_filled_in_the_back_end_is_seen_by_all_servers() {
+    let (dir, backend) = backing_dir();
     let fleet = fleet(&backend, Draining::default());
     fs::write(dir.path().join("e"), b"").unwrap();
     let mut control = fleet.control(0);
@@ -123,19 +129,19 @@ fn an_empty_file_that_was_found_and_laid_out_is_seen_when_somebody_fills_it() {
 }
 
 #[test]
-fn what_somebody_removes_behind_is_gone_though_somebody_has_it_open_and_stays_if_something_is_only_here() {
-    let (dir, backend) = behind();
+fn file_removed_in_the_back_end_is_gone_unless_bytes_are_buffered() {
+    let (dir, backend) = backing_dir();
     let fleet = fleet(&backend, Draining::default());
     let mut control = fleet.control(0);
     let tokens = ["gone", "stays"].map(|path| control.create(ROOT, path, 0o644));
     tokens.iter().for_each(|&token| write(&fleet, token, 0, &pattern(1, 300_000)));
     clean(&drain(&mut control, None));
-    // One byte, on a server that does not have the name.
+    // One byte, on a server that is not the home of the name.
     let (offset, server) = (0..3)
         .map(|stripe| stripe * (64 << 10))
         .zip(layout(&mut control, tokens[1].file).servers)
         .find(|(_, server)| *server != ServerId(0))
-        .expect("three servers hold it");
+        .expect("another server");
     fleet.data(server).write(tokens[1], At::Offset(offset), b"!").unwrap();
     ["gone", "stays"].iter().for_each(|path| fs::remove_file(dir.path().join(path)).unwrap());
     refused(control.walk("gone"), ErrorKind::NotFound);
@@ -145,9 +151,9 @@ fn what_somebody_removes_behind_is_gone_though_somebody_has_it_open_and_stays_if
 }
 
 #[test]
-fn nothing_is_done_behind_about_an_open_file_of_which_all_is_there() {
-    let looks = Arc::new(AtomicU64::new(0));
-    let counted = looks.clone();
+fn drained_open_file_causes_no_further_back_end_calls() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
     let counting: Arc<dyn Backend> = Arc::new(Faulty::new(Memory::default(), move |call| {
         counted.fetch_add(u64::from(call == "set_attr"), Ordering::Relaxed);
         None
@@ -157,13 +163,13 @@ fn nothing_is_done_behind_about_an_open_file_of_which_all_is_there() {
     let token = control.create(ROOT, "f", 0o644);
     write(&fleet, token, 0, &pattern(1, 300_000));
     clean(&drain(&mut control, None));
-    let before = looks.load(Ordering::Relaxed);
+    let before = calls.load(Ordering::Relaxed);
     assert!(before > 0);
     clean(&drain(&mut control, None));
-    assert_eq!(looks.load(Ordering::Relaxed), before);
+    assert_eq!(calls.load(Ordering::Relaxed), before);
 }
 
-/// Whoever makes a file behind waits where it is closed.
+/// Creations in the back end wait while the gate is closed.
 #[derive(Default)]
 struct Gate {
     is_closed: Mutex<bool>,
@@ -186,7 +192,7 @@ impl Gate {
 }
 
 #[test]
-fn who_looks_at_a_file_waits_for_those_who_put_its_bytes_in_order() {
+fn lookup_of_a_changed_file_waits_for_a_drain_with_the_same_lock() {
     let (memory, gate) = (Memory::default(), Arc::new(Gate::default()));
     let at_gate = gate.clone();
     let gated: Arc<dyn Backend> = Arc::new(Faulty::new(memory.clone(), move |call| {
@@ -195,7 +201,7 @@ fn who_looks_at_a_file_waits_for_those_who_put_its_bytes_in_order() {
     }));
     let mut fleet = Fleet::plan(3, |config| {
         config.backend = Some("dir:/".into());
-        // Longer than anybody waits here.
+        // Longer than any wait in this test.
         config.times.peer = Duration::from_secs(240);
         config.drain = Draining { threshold: 90, age: Duration::from_secs(600), ..Draining::default() };
     });
@@ -206,18 +212,18 @@ fn who_looks_at_a_file_waits_for_those_who_put_its_bytes_in_order() {
     let old = control.create(ROOT, "old", 0o644);
     write(&fleet, old, 0, &pattern(1, 300_000));
     clean(&drain(&mut control, None));
-    // Files whose numbers are so far apart are put in order one after the other.
+    // Files whose ids are congruent modulo 64 share a lock.
     let mut new = (0..).map(|number| fleet.control(0).create(ROOT, &format!("{number}"), 0o644));
     let new = new.find(|token| token.file.0 % 64 == old.file.0 % 64).unwrap();
     gate.set(true);
     report(&mut control, DrainCall::Begin { file: Some(new.file), order: None, last: false });
-    until("nobody makes the file behind", || gate.waiting.load(Ordering::Relaxed) > 0);
+    until("a worker creates the file in the back end", || gate.waiting.load(Ordering::Relaxed) > 0);
     memory.put(&[name("old")], (Uid(0), Gid(0)), 0o644, &pattern(2, 200_000));
     let seen = std::thread::scope(|scope| {
-        let looks = scope.spawn(|| fleet.control(0).walk("old").unwrap().size);
+        let lookup = scope.spawn(|| fleet.control(0).walk("old").unwrap().size);
         std::thread::sleep(A_WHILE);
         gate.set(false);
-        looks.join().unwrap()
+        lookup.join().unwrap()
     });
     assert_eq!(seen, 200_000);
 }

@@ -1,4 +1,4 @@
-//! The handshake, and who is let in.
+//! The handshake and its checks.
 
 use crate::raw::{Raw, World, hello, refused};
 use forebay_model::{ErrorKind, Job, Uid};
@@ -12,23 +12,23 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 #[test]
-fn a_key_opens_the_door_on_tcp_and_the_kernel_on_a_unix_socket() {
+fn tcp_authenticates_by_key_and_unix_sockets_by_credentials() {
     let world = World::new();
-    let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).expect("let in");
+    let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).expect("connected");
     assert_eq!(welcome.uid, Uid(world.config.key_path().metadata().unwrap().uid()));
     assert!(raw.call(Request::Ping).is_ok());
     assert!(world.control().call(Request::Ping).is_ok());
 }
 
 #[test]
-fn a_wrong_key_is_refused() {
+fn wrong_key_is_refused() {
     let world = World::new();
     let refusal = Raw::tcp(world.tcp(), Channel::Control, &Key::new([9; 32])).map(|_| ());
     refused(refusal, ErrorKind::Unauthenticated);
 }
 
 #[test]
-fn another_version_is_told_about_versions() {
+fn client_of_another_version_gets_a_version_error() {
     let world = World::new();
     let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
     let mut hello = hello(Channel::Control, 1);
@@ -40,7 +40,7 @@ fn another_version_is_told_about_versions() {
 }
 
 #[test]
-fn nonsense_instead_of_a_hello_is_refused_and_others_are_served() {
+fn garbage_instead_of_a_hello_is_refused() {
     let world = World::new();
     let mut friend = world.control();
     for nonsense in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0; 24], &[255; 4096]] {
@@ -51,13 +51,13 @@ fn nonsense_instead_of_a_hello_is_refused_and_others_are_served() {
         assert_eq!(error.kind(), ErrorKind::Protocol);
     }
     let mut early = Raw::bare(UnixStream::connect(world.socket()).unwrap());
-    early.send_frame(FrameKind::Proof, 0, &forebay_wire::Proof { seal: [0; 32] }, &[]);
+    early.send_frame(FrameKind::Proof, 0, &forebay_wire::Proof {}, &[]);
     assert!(matches!(early.greeting(), Greeting::Refusal(_)));
     assert!(friend.call(Request::Ping).is_ok());
 }
 
 #[test]
-fn a_job_that_makes_no_sense_is_refused() {
+fn invalid_job_description_is_refused() {
     let world = World::new();
     let sane = hello(Channel::Data, 1).job;
     for (job, says) in [
@@ -74,20 +74,20 @@ fn a_job_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn who_says_nothing_is_sent_away() {
+fn silent_connection_times_out() {
     let world = World::with(|config| config.times.handshake = Duration::from_millis(50));
     let mut raw = Raw::bare(TcpStream::connect(world.tcp()).unwrap());
     assert!(raw.is_closed());
 }
 
 #[test]
-fn the_limit_of_connections_is_told() {
+fn limit_on_connections_is_enforced() {
     let world = World::with(|config| config.limits.connections = 3);
     let mut kept: Vec<Raw> = (0..3).map(|_| world.control()).collect();
     refused(Raw::unix(&world.socket(), Channel::Control, 1).map(|_| ()), ErrorKind::Busy);
     assert!(kept.iter_mut().all(|raw| raw.call(Request::Ping).is_ok()));
     drop(kept);
-    // The server learns of the end of a connection a moment later.
+    // The server notices the end of a connection a moment later.
     while Raw::unix(&world.socket(), Channel::Control, 1).is_err() {
         std::thread::yield_now();
     }
@@ -106,7 +106,7 @@ fn two_servers_do_not_share_a_store_or_a_socket() {
 }
 
 #[test]
-fn a_key_file_for_everybody_is_refused() {
+fn world_readable_key_file_is_refused() {
     let mut world = World::new();
     world.stop();
     set_permissions(world.config.key_path(), Permissions::from_mode(0o644)).unwrap();
@@ -115,7 +115,7 @@ fn a_key_file_for_everybody_is_refused() {
 }
 
 #[test]
-fn a_server_leaves_no_socket_behind() {
+fn server_removes_its_socket_on_shutdown() {
     let mut world = World::new();
     world.stop();
     assert!(!world.socket().exists());

@@ -1,4 +1,4 @@
-//! Past the buffer: what happens at the same time, what a machine that dies finds, and who is kept waiting.
+//! Direct writes: concurrency, crash consistency, and waiting.
 
 use crate::counting::{Counting, Disk};
 use crate::drain::{clean, drain, path, until};
@@ -22,56 +22,59 @@ fn disk(mode: Mode) -> (World, Arc<Disk>) {
 }
 
 #[test]
-fn what_an_earlier_life_of_the_server_wrote_is_synced_by_whoever_asks_for_that() {
+fn sync_covers_direct_writes_of_an_earlier_boot() {
     for all in [false, true] {
         let (mut world, disk) = disk(Mode::Direct);
         let token = world.control().create(ROOT, "f", 0o644);
         put(&mut world.data(), token, 0, 1);
-        assert_eq!(disk.syncs.load(Ordering::Relaxed), 0, "nobody asked for that");
+        assert_eq!(disk.syncs.load(Ordering::Relaxed), 0, "no sync without a request");
         world.restart();
-        let asked = if all { Request::SyncAll } else { Request::Sync { token } };
-        assert_eq!(world.control().call(asked), Ok(Reply::Done));
+        let request = if all { Request::SyncAll } else { Request::Sync { token } };
+        assert_eq!(world.control().call(request), Ok(Reply::Done));
         assert!(disk.lasting(&path("f")) == pattern(1, PIECE));
     }
 }
 
 #[test]
-fn bytes_that_were_cut_off_do_not_come_back_under_those_that_were_written_past_the_buffer() {
+fn truncated_bytes_do_not_reappear_under_direct_writes() {
     let (world, disk) = disk(Mode::Direct);
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o644);
     let mut rewritten = |control: &mut Raw, seed: u64, how: &str| {
         put(&mut data, token, 0, seed);
         assert_eq!(buffered(control, "f"), 0, "{how}");
-        assert!(disk.lasting(&path("f")) != pattern(seed - 1, PIECE), "{how}: the old bytes are there");
+        assert!(
+            disk.lasting(&path("f")) != pattern(seed - 1, PIECE),
+            "{how}: the old bytes are in the back end"
+        );
         control.call(Request::Sync { token }).unwrap();
         assert!(disk.lasting(&path("f")) == pattern(seed, PIECE), "{how}");
     };
     rewritten(&mut control, 1, "a new file");
     control.call(Request::Truncate { token, size: 0 }).unwrap();
-    rewritten(&mut control, 2, "cut");
+    rewritten(&mut control, 2, "truncated");
     control.call(Request::Punch { token, offset: 0, len: PIECE as u64 }).unwrap();
     rewritten(&mut control, 3, "punched");
     clean(&drain(&mut control, None));
     control.call(Request::Truncate { token, size: 0 }).unwrap();
-    rewritten(&mut control, 4, "cut when it was behind");
+    rewritten(&mut control, 4, "truncated after a drain");
     clean(&drain(&mut control, None));
     control.call(Request::Punch { token, offset: 0, len: PIECE as u64 }).unwrap();
-    rewritten(&mut control, 5, "punched when it was behind");
+    rewritten(&mut control, 5, "punched after a drain");
 }
 
-/// Whoever was told where his bytes are comes before one who was told nothing yet.
+/// An acknowledged write precedes one that is not yet acknowledged.
 #[test]
-fn a_write_past_the_buffer_does_not_slip_under_one_that_came_while_it_flew() {
+fn direct_write_in_flight_is_ordered_after_a_concurrent_append() {
     let (world, disk) = disk(Mode::Direct);
     let token = world.control().create(ROOT, "f", 0o644);
     disk.close();
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| put(&mut world.data(), token, 0, 1));
-        until("the write is not on its way", || disk.waiting.load(Ordering::Relaxed) > 0);
+        until("the write is in flight", || disk.waiting.load(Ordering::Relaxed) > 0);
         assert_eq!(world.data().write(token, At::End, b"0123456789"), Ok(0));
         disk.open();
-        slow.join().expect("it is written");
+        slow.join().expect("write thread");
     });
     assert!(world.data().read(token, 0, 1 << 20).unwrap() == pattern(1, PIECE));
     clean(&drain(&mut world.control(), None));
@@ -79,7 +82,7 @@ fn a_write_past_the_buffer_does_not_slip_under_one_that_came_while_it_flew() {
 }
 
 #[test]
-fn neighbours_that_wait_for_the_same_target_are_one_write_there() {
+fn adjacent_direct_writes_waiting_for_a_target_are_merged() {
     const WRITERS: u64 = 32;
     let mut counting = Counting::new(&Memory::default());
     counting.slow = Some(Duration::from_millis(10));
@@ -93,12 +96,12 @@ fn neighbours_that_wait_for_the_same_target_are_one_write_there() {
     std::thread::scope(|scope| {
         let world = &world;
         scope.spawn(move || put(&mut world.data(), token, WRITERS, 0));
-        until("the first is not on its way", || disk.waiting.load(Ordering::Relaxed) > 0);
+        until("the first write is in flight", || disk.waiting.load(Ordering::Relaxed) > 0);
         for number in 0..WRITERS {
             scope.spawn(move || put(&mut world.data(), token, number, number));
         }
         let all = (WRITERS + 1) * PIECE as u64;
-        until("not all have come", || route(&mut world.control()).buffered == all);
+        until("all writes have arrived", || route(&mut world.control()).buffered == all);
         disk.open();
     });
     assert_eq!(bytes.load(Ordering::Relaxed), (WRITERS + 1) * PIECE as u64);
@@ -111,7 +114,7 @@ fn neighbours_that_wait_for_the_same_target_are_one_write_there() {
 }
 
 #[test]
-fn beside_a_busy_drain_a_write_past_the_buffer_has_its_turn_and_no_place_too_many() {
+fn direct_writes_get_turns_during_a_drain_within_the_writer_limit() {
     let mut counting = Counting::new(&Memory::default());
     counting.slow = Some(Duration::from_millis(20));
     let crowd = counting.crowd.clone();
@@ -125,17 +128,17 @@ fn beside_a_busy_drain_a_write_past_the_buffer_has_its_turn_and_no_place_too_man
     control.call(Request::SetRoute { mode: "direct".into() }).unwrap();
     let new = control.create(ROOT, "new", 0o644);
     control.call(Request::Drain(DrainCall::Begin { file: None, order: None, last: false })).unwrap();
-    // Should this machine be so slow that nobody gets on for a second, a write is buffered.
+    // If this host is so slow that no write completes within a second, a write is buffered.
     let passed = (0..40).any(|number| {
         put(&mut data, new, number, number);
         route(&mut control).direct > 0 && buffered(&mut control, "old") > 0
     });
-    assert!(passed, "no write went past the buffer before the drain had ended");
-    assert_eq!(crowd.most.load(Ordering::Relaxed), 1, "one at a time");
+    assert!(passed, "no write bypassed the buffer before the drain ended");
+    assert_eq!(crowd.most.load(Ordering::Relaxed), 1, "one writer at a time");
     clean(&drain(&mut control, None));
 }
 
-/// Announces a write of 4 MiB, and sends so much of it.
+/// Sends the header of a write of 4 MiB, and the given number of its bytes.
 fn announce(data: &mut Raw, token: Token, offset: u64, sent: usize) {
     let request = Request::Write { token, at: At::Offset(offset) };
     let mut bytes = Vec::new();
@@ -145,7 +148,7 @@ fn announce(data: &mut Raw, token: Token, offset: u64, sent: usize) {
 }
 
 #[test]
-fn whoever_announces_much_and_sends_nothing_keeps_nobody_waiting() {
+fn stalled_large_writes_do_not_block_other_writers() {
     for sent in [0, 1000] {
         let world = World::before_with(Arc::new(Memory::default()), |config| {
             config.route = Routing { mode: Mode::Direct, ..Routing::default() };
@@ -164,35 +167,36 @@ fn whoever_announces_much_and_sends_nothing_keeps_nobody_waiting() {
     }
 }
 
-/// A data connection of a job with so many nodes.
+/// A data connection of a job with the given number of nodes.
 pub(crate) fn of_job(world: &World, label: &str, nodes: u32) -> Raw {
     let usual = hello(Channel::Data, 1);
     let job = Job { label: label.to_owned(), nodes, ..usual.job.clone() };
-    let mut raw = Raw::bare(UnixStream::connect(world.socket()).expect("somebody listens"));
-    raw.greet(&Hello { job, ..usual }, None).expect("let in");
+    let mut raw = Raw::bare(UnixStream::connect(world.socket()).expect("socket connection"));
+    raw.greet(&Hello { job, ..usual }, None).expect("connected");
     raw
 }
 
-/// Writes until it is written: whoever has waited for long is told to come again.
-fn put_at_last(data: &mut Raw, token: Token, at: u64, bytes: &[u8]) {
+/// Repeats a write until it succeeds: after a long wait the server replies `Busy`.
+fn put_with_retry(data: &mut Raw, token: Token, at: u64, bytes: &[u8]) {
     while let Err(error) = data.write(token, At::Offset(at), bytes) {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     }
 }
 
 #[test]
-fn streams_are_those_of_all_jobs_together() {
+fn streams_are_detected_over_all_jobs_together() {
     let world = before(Arc::new(Memory::default()), Mode::Traffic);
     let mut control = world.control();
     let (one, other) = (control.create(ROOT, "one", 0o644), control.create(ROOT, "other", 0o644));
     let (mut first, mut second) = (of_job(&world, "1", 1), of_job(&world, "2", 1));
-    // Four writes are a stream. Each job writes its file in order: one distance of three is between the files.
+    // Four writes are a stream. Each job writes its file in order: one of three distances is between the files.
     for number in 0..4 {
         put(&mut first, one, number, 1);
         put(&mut second, other, number, 1);
     }
     assert_eq!(buffered(&mut control, "one") + buffered(&mut control, "other"), 0);
-    // One of them does not: two of three, and the next stream is buffered, whoever it is from.
+    // The second job writes at random: two of three distances, and the next stream is buffered, whichever job it is
+    // from.
     for number in 4..6 {
         put(&mut first, one, number, 1);
         put(&mut second, other, number * 10, 1);
@@ -202,14 +206,14 @@ fn streams_are_those_of_all_jobs_together() {
 }
 
 #[test]
-fn what_slow_storage_does_not_take_at_once_overflows_into_the_buffer() {
+fn writes_overflow_into_the_buffer_when_the_back_end_is_slow() {
     const WRITERS: u64 = 16;
     let mut counting = Counting::new(&Memory::default());
     counting.slow = Some(Duration::from_millis(400));
     let world = before(Arc::new(counting), Mode::Overflow);
     let mut control = world.control();
     let token = control.create(ROOT, "f", 0o644);
-    // It is measured by one: 160 KiB a second.
+    // One write measures the speed: 160 KiB/s.
     put(&mut world.data(), token, 4 * WRITERS, 0);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -225,7 +229,7 @@ fn what_slow_storage_does_not_take_at_once_overflows_into_the_buffer() {
 }
 
 #[test]
-fn two_regions_are_enough() {
+fn buffer_works_with_two_regions() {
     let memory = Memory::default();
     let world = World::before_with(Arc::new(memory.clone()), |config| {
         (config.capacity, config.region) = (Bytes::mib(2), Some(Bytes::mib(1)));
@@ -235,7 +239,7 @@ fn two_regions_are_enough() {
     const LEN: usize = 300_000;
     let pieces = 0..30;
     for number in pieces.clone() {
-        put_at_last(&mut data, token, number * LEN as u64, &pattern(number, LEN));
+        put_with_retry(&mut data, token, number * LEN as u64, &pattern(number, LEN));
     }
     assert_eq!(route(&mut control).direct, 0);
     clean(&drain(&mut control, None));
@@ -244,7 +248,7 @@ fn two_regions_are_enough() {
 }
 
 #[test]
-fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
+fn space_in_a_full_buffer_is_shared_by_job_weight() {
     const LEN: usize = 250_000;
     let mut counting = Counting::new(&Memory::default());
     counting.slow = Some(Duration::from_millis(20));
@@ -255,7 +259,7 @@ fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
     });
     let mut control = world.control();
     let (is_full, counts) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
-    // More writers of each job than find room at a time come again as soon as they have written.
+    // Each job has more writers than the buffer has space for; each writes again at once.
     let tokens: Vec<Token> =
         (0..16).map(|number| control.create(ROOT, &format!("f{number}"), 0o644)).collect();
     std::thread::scope(|scope| {
@@ -265,13 +269,13 @@ fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
                 let mut data = of_job(world, &format!("job{job}"), [6, 1][job]);
                 let (mut at, bytes) = (0, vec![7; LEN]);
                 while counts[0].load(Ordering::Relaxed) < 80 {
-                    put_at_last(&mut data, token, at, &bytes);
+                    put_with_retry(&mut data, token, at, &bytes);
                     at += LEN as u64;
                     counts[job].fetch_add(u64::from(is_full.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             });
         }
-        until("nobody waits for room", || route(&mut control).waits > 0);
+        until("a writer waits for space", || route(&mut control).waits > 0);
         is_full.store(true, Ordering::Relaxed);
     });
     let [many, few] = counts.map(AtomicU64::into_inner);

@@ -1,4 +1,4 @@
-//! Who may do what: nobody gets beyond the modes, whatever he asks for and whoever he says he is.
+//! Permissions: no user gets more than the modes allow, whatever id, token or identity the client sends.
 
 use crate::raw::{ALICE, BOB, Raw, World, name, person, refused};
 use forebay_model::{Access, Change, ErrorKind, FileId, Identity};
@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -48,7 +49,7 @@ fn requests_by_id(dir: FileId, file: FileId) -> Vec<Request> {
 }
 
 #[test]
-fn a_guessed_id_leads_no_further_than_a_path() {
+fn guessed_id_gives_no_more_access_than_a_path() {
     let world = World::new();
     let mut alice = world.control().acting(ALICE);
     let private = alice.make_dir(ROOT, "private", 0o700);
@@ -61,7 +62,7 @@ fn a_guessed_id_leads_no_further_than_a_path() {
         let shown = format!("{request:?}");
         match bob.call(request) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::AccessDenied, "{shown}: {error}"),
-            Ok(reply) => panic!("{shown} was answered with {reply:?}"),
+            Ok(reply) => panic!("{shown} succeeded with {reply:?}"),
         }
     }
     refused(bob.walk("private/inner/n"), ErrorKind::AccessDenied);
@@ -70,7 +71,7 @@ fn a_guessed_id_leads_no_further_than_a_path() {
 }
 
 #[test]
-fn a_mode_changed_on_the_way_counts_at_once() {
+fn mode_change_of_a_parent_directory_takes_effect_at_once() {
     let world = World::new();
     let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
     let dir = alice.make_dir(ROOT, "d", 0o755);
@@ -79,14 +80,14 @@ fn a_mode_changed_on_the_way_counts_at_once() {
     let Ok(Reply::Opened { token: bobs, .. }) = bob.call(open.clone()) else { panic!("not opened") };
     let change = Change { mode: Some(0o700), ..Change::default() };
     alice.call(Request::SetAttr { file: dir, change }).unwrap();
-    assert!(bob.call(open.clone()).is_ok(), "what his session holds open is his");
+    assert!(bob.call(open.clone()).is_ok(), "a session can reopen a file it has open");
     let mut elsewhere = Raw::unix(&world.socket(), Channel::Control, 99).unwrap().acting(BOB);
     refused(elsewhere.call(open), ErrorKind::AccessDenied);
-    assert!(world.data().acting(BOB).read(bobs, 0, 9).is_ok(), "what is open stays open");
+    assert!(world.data().acting(BOB).read(bobs, 0, 9).is_ok(), "open files stay open");
 }
 
 #[test]
-fn the_mode_of_a_file_binds_all_but_its_owner() {
+fn file_mode_is_enforced_for_other_users() {
     let world = World::new();
     let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
     let token = alice.create(ROOT, "f", 0o640);
@@ -95,19 +96,19 @@ fn the_mode_of_a_file_binds_all_but_its_owner() {
     refused(bob.call(Request::Unlink { dir: ROOT, name: name("f") }), ErrorKind::NotPermitted);
     let mut friend = world.control();
     let member = Identity { groups: vec![forebay_model::Gid(ALICE)], ..person(BOB) };
-    let mut ask = |access| {
+    let mut try_open = |access| {
         let call = Call { identity: Some(member.clone()), request: open(access) };
         friend.send_frame(FrameKind::Call, 5, &call, &[]);
         friend.receive().unwrap().1
     };
-    assert!(ask(Access::READ).is_ok(), "the group may read");
-    refused(ask(Access::WRITE), ErrorKind::AccessDenied);
+    assert!(try_open(Access::READ).is_ok(), "the group may read");
+    refused(try_open(Access::WRITE), ErrorKind::AccessDenied);
     let gift = Change { uid: Some(forebay_model::Uid(BOB)), ..Change::default() };
     refused(alice.call(Request::SetAttr { file: token.file, change: gift }), ErrorKind::NotPermitted);
 }
 
 #[test]
-fn a_closed_token_is_no_way_around_a_changed_mode() {
+fn closed_token_does_not_bypass_a_changed_mode() {
     let world = World::new();
     let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
     let made = alice.create(ROOT, "f", 0o644);
@@ -116,14 +117,128 @@ fn a_closed_token_is_no_way_around_a_changed_mode() {
     let change = Change { mode: Some(0o600), ..Change::default() };
     alice.call(Request::SetAttr { file: made.file, change }).unwrap();
     let mut data = world.data().acting(BOB);
-    assert!(data.read(token, 0, 1).is_ok(), "what is open stays open");
+    assert!(data.read(token, 0, 1).is_ok(), "open files stay open");
     bob.call(Request::Close { token }).unwrap();
     refused(data.read(token, 0, 1), ErrorKind::AccessDenied);
     refused(bob.call(Request::Reopen { token }), ErrorKind::AccessDenied);
 }
 
+/// Opens a file of Alice as Bob, removes Bob's permission, and returns the token.
+fn opened_before_the_mode_changed(world: &World, file: &str) -> Token {
+    let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
+    let made = alice.create(ROOT, file, 0o644);
+    let open = Request::Open { file: made.file, access: Access::READ, truncate: false };
+    let Reply::Opened { token, .. } = bob.call(open).unwrap() else { panic!("not opened") };
+    let change = Change { mode: Some(0o600), ..Change::default() };
+    alice.call(Request::SetAttr { file: made.file, change }).unwrap();
+    token
+}
+
 #[test]
-fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
+fn token_closed_before_a_restart_stays_closed() {
+    let mut world = World::new();
+    let (closed, open) =
+        (opened_before_the_mode_changed(&world, "closed"), opened_before_the_mode_changed(&world, "open"));
+    world.control().acting(BOB).call(Request::Close { token: closed }).unwrap();
+    for restart in 0..3 {
+        world.restart();
+        let (mut bob, mut data) = (world.control().acting(BOB), world.data().acting(BOB));
+        refused(data.read(closed, 0, 1), ErrorKind::AccessDenied);
+        refused(bob.call(Request::Reopen { token: closed }), ErrorKind::AccessDenied);
+        refused(bob.call(Request::Sync { token: closed }), ErrorKind::AccessDenied);
+        // Before the last of these restarts the client has not sent the token since the previous one.
+        if restart != 1 {
+            assert!(
+                bob.call(Request::Reopen { token: open }).is_ok(),
+                "open before the restart, open after it"
+            );
+            assert!(data.read(open, 0, 1).is_ok());
+        }
+    }
+}
+
+#[test]
+fn token_closed_during_the_grace_period_stays_closed() {
+    let mut world = World::new();
+    let (asserted, forgotten) = (
+        opened_before_the_mode_changed(&world, "asserted"),
+        opened_before_the_mode_changed(&world, "forgotten"),
+    );
+    world.restart();
+    let mut bob = world.control().acting(BOB);
+    assert!(bob.call(Request::Reopen { token: asserted }).is_ok());
+    for token in [asserted, forgotten] {
+        bob.call(Request::Close { token }).unwrap();
+        refused(bob.call(Request::Reopen { token }), ErrorKind::AccessDenied);
+    }
+    world.restart();
+    for token in [asserted, forgotten] {
+        refused(world.data().acting(BOB).read(token, 0, 1), ErrorKind::AccessDenied);
+    }
+}
+
+#[test]
+fn token_open_in_several_clients_is_closed_per_client() {
+    let mut world = World::new();
+    let token = opened_before_the_mode_changed(&world, "f");
+    let another = |world: &World| Raw::unix(&world.socket(), Channel::Control, 2).unwrap().acting(BOB);
+    assert!(another(&world).call(Request::Reopen { token }).is_ok(), "passed to another client");
+    world.control().acting(BOB).call(Request::Close { token }).unwrap();
+    world.restart();
+    assert!(another(&world).call(Request::Reopen { token }).is_ok());
+    another(&world).call(Request::Close { token }).unwrap();
+    refused(another(&world).call(Request::Reopen { token }), ErrorKind::AccessDenied);
+}
+
+#[test]
+fn token_of_an_ended_session_is_closed_after_a_restart() {
+    let mut world = World::with(|config| config.times.session = Duration::from_millis(400));
+    let token = opened_before_the_mode_changed(&world, "f");
+    let mut watcher = Raw::unix(&world.socket(), Channel::Control, 50).unwrap();
+    loop {
+        let Ok(Reply::Status(status)) = watcher.call(Request::Status) else { panic!("no status") };
+        if status.opens == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    world.restart();
+    refused(world.data().acting(BOB).read(token, 0, 1), ErrorKind::AccessDenied);
+}
+
+#[test]
+fn open_files_are_passed_only_by_connections_acting_for_both_users() {
+    let mut world = World::new();
+    let mut alice = world.control().acting(ALICE);
+    let closed = world.control().acting(0).make_dir(ROOT, "closed", 0o700);
+    let token = world.control().acting(0).create(closed, "f", 0o600);
+    world.data().acting(0).write(token, At::Offset(0), b"kept").unwrap();
+    let hand = |world: &World, token| world.control().acting(BOB).call(Request::Reopen { token });
+    let Ok(Reply::Opened { token: handed, .. }) = hand(&world, token) else { panic!("not passed on") };
+    assert_eq!((handed.uid.0, handed.file, handed.access), (BOB, token.file, token.access));
+    refused(alice.call(Request::Sync { token: handed }), ErrorKind::AccessDenied);
+    refused(hand(&world, Token { access: Access::READ, ..token }), ErrorKind::Stale);
+    world.control().acting(0).call(Request::Close { token }).unwrap();
+    assert_eq!(
+        world.data().acting(BOB).read(handed, 0, 9).unwrap(),
+        b"kept",
+        "still open for the other user"
+    );
+    let mut bob = world.control().acting(BOB);
+    assert!(
+        bob.call(Request::GetAttr { file: handed.file }).is_ok(),
+        "an open file is accessible whatever its path"
+    );
+    bob.call(Request::Close { token: handed }).unwrap();
+    for gone in [token, handed] {
+        refused(world.data().acting(BOB).read(gone, 0, 9), ErrorKind::AccessDenied);
+    }
+    world.restart();
+    refused(world.data().acting(BOB).read(handed, 0, 9), ErrorKind::AccessDenied);
+}
+
+#[test]
+fn tokens_are_bound_to_their_user_and_cannot_be_altered() {
     let world = World::new();
     let mut alice = world.control().acting(ALICE);
     let token = alice.create(ROOT, "f", 0o600);
@@ -158,7 +273,7 @@ fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
 }
 
 #[test]
-fn set_id_bits_go_when_anybody_but_root_changes_the_bytes() {
+fn set_id_bits_are_cleared_by_writes_of_ordinary_users() {
     let world = World::new();
     let (mut alice, mut root) = (world.control().acting(ALICE), world.control().acting(0));
     let before = alice.create(ROOT, "f", 0o777);
@@ -176,7 +291,7 @@ fn set_id_bits_go_when_anybody_but_root_changes_the_bytes() {
         (0o6777, 0o777, Some(Request::Extend { token: before, size: 7 })),
         (0o6777, 0o777, Some(punch(before))),
         (0o6777, 0o777, None),
-        // Without group execution the bit means something else.
+        // Without group execution the set-group-id bit has another meaning.
         (0o6767, 0o2767, None),
         (0o1777, 0o1777, None),
     ] {
@@ -198,7 +313,7 @@ fn set_id_bits_go_when_anybody_but_root_changes_the_bytes() {
     let Ok(Reply::Opened { token, .. }) = late.call(open) else { panic!("not opened") };
     let mut data = Raw::unix(&world.socket(), Channel::Data, 98).unwrap().acting(BOB);
     data.write(token, At::End, b"x").unwrap();
-    assert_eq!(root.walk("f").unwrap().mode, 0o777, "set before it was opened");
+    assert_eq!(root.walk("f").unwrap().mode, 0o777, "the bits were set before the open");
 }
 
 #[test]
@@ -209,20 +324,20 @@ fn only_root_and_the_owner_stop_the_server() {
     world.wait();
 }
 
-/// Whether this test can make other users; says so if not.
+/// Whether this test can act as other users; prints a note if not.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        #[expect(clippy::print_stderr, reason = "whoever reads the test's output should know")]
+        #[expect(clippy::print_stderr, reason = "the output shows what was skipped")]
         {
-            eprintln!("not root: a part that needs other users was left out");
+            eprintln!("not root: skipped the part that needs other users");
         }
     }
     root
 }
 
-/// What somebody without privilege tries, on a control connection that belongs to him.
-fn lies(raw: &mut Raw, own: u32) {
+/// Requests of an unprivileged user who sends other identities.
+fn send_false_identities(raw: &mut Raw, own: u32) {
     let claim = |identity| Call { identity: Some(identity), request: Request::StatFs };
     for identity in
         [Identity::root(), person(own + 1), Identity { groups: vec![forebay_model::Gid(0)], ..person(own) }]
@@ -235,7 +350,7 @@ fn lies(raw: &mut Raw, own: u32) {
 }
 
 #[test]
-fn who_lies_about_himself_over_tcp_gains_nothing() {
+fn false_identity_over_tcp_is_refused() {
     if !is_root() {
         return;
     }
@@ -244,17 +359,17 @@ fn who_lies_about_himself_over_tcp_gains_nothing() {
     world.restart();
     let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).unwrap();
     assert_eq!(welcome.uid.0, ALICE);
-    lies(&mut raw, ALICE);
+    send_false_identities(&mut raw, ALICE);
     let token = raw.create(ROOT, "mine", 0o600);
     assert_eq!(token.uid.0, ALICE);
 }
 
-/// Runs in a process of another user, started by the test below.
+/// Runs in a process of another user, started by a test below.
 #[test]
 fn another_user() {
     let Ok(socket) = std::env::var("FOREBAY_TEST_SOCKET") else { return };
-    let mut raw = Raw::unix(Path::new(&socket), Channel::Control, 1).expect("let in");
-    lies(&mut raw, BOB);
+    let mut raw = Raw::unix(Path::new(&socket), Channel::Control, 1).expect("connected");
+    send_false_identities(&mut raw, BOB);
     refused(raw.walk("secret"), ErrorKind::NotFound);
     let attr = raw.walk("hers").unwrap();
     refused(
@@ -264,27 +379,57 @@ fn another_user() {
     assert_eq!(raw.create(ROOT, "his", 0o600).uid.0, BOB);
 }
 
-#[test]
-fn the_kernel_says_who_comes_by_a_unix_socket() {
-    if !is_root() {
-        return;
-    }
-    let world = World::new();
-    world.control().acting(ALICE).create(ROOT, "hers", 0o600);
+/// Runs a test of this program as Bob, with the socket in the environment.
+fn as_bob(world: &World, test: &str) {
     let dir = world.config.store.parent().unwrap();
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // The build directory may be out of the other user's reach.
+    // The other user may be unable to read the build directory.
     let program = dir.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let child = Command::new(&program)
-        .args(["--exact", "people::another_user"])
+        .args(["--exact", test])
         .env("FOREBAY_TEST_SOCKET", world.socket())
         .uid(BOB)
         .gid(BOB)
         .current_dir("/")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}
+
+#[test]
+fn unix_socket_uses_kernel_credentials() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new();
+    world.control().acting(ALICE).create(ROOT, "hers", 0o600);
+    as_bob(&world, "people::another_user");
     assert_eq!(world.control().walk("his").unwrap().uid.0, BOB);
+}
+
+/// Runs in a process of another user, started by the test below.
+#[test]
+fn refused_stranger() {
+    let Ok(socket) = std::env::var("FOREBAY_TEST_SOCKET") else { return };
+    for channel in [Channel::Control, Channel::Data] {
+        let error = Raw::unix(Path::new(&socket), channel, 1).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::NotPermitted);
+        assert!(error.to_string().contains(&format!("user {BOB} is refused")), "{error}");
+    }
+}
+
+#[test]
+fn owner_only_service_refuses_other_users_by_credential() {
+    if !is_root() {
+        return;
+    }
+    let world = World::with(|config| config.owner_only = true);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&world.socket()), 0o600);
+    // The server refuses the user although the permissions of the socket let it connect.
+    std::fs::set_permissions(world.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    as_bob(&world, "people::refused_stranger");
+    assert!(world.control().call(Request::StatFs).is_ok(), "the owner is accepted");
 }

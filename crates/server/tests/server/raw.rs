@@ -1,13 +1,16 @@
-//! A server in a directory of its own, and a raw client: frames and nothing else.
+//! A server in a directory of its own, and a client that sends and receives raw frames.
 
 use forebay_model::{Access, Attr, Bytes, Error, ErrorKind, FileId, Gid, Identity, Job, Name, Uid};
 use forebay_server::{Config, Medium, Running, Server};
+use forebay_testkit::as_user;
 use forebay_wire::{
-    Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, IfExists, Key, Proof, Reply,
-    Request, Token, VERSION, Welcome, body, client_proof, frame, same_proof, server_proof,
+    Agreed, Answer, At, CHUNK, CHUNK_HEAD, Call, Channel, ConnectionKey, FrameKind, Greeting, HEADER, Header,
+    Hello, IfExists, Initiator, Key, Opener, Proof, Reply, Request, Sealer, Security, TAG, Token, VERSION,
+    Welcome, body, frame_with,
 };
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use tempfile::TempDir;
 pub(crate) const ALICE: u32 = 4001;
 pub(crate) const BOB: u32 = 4002;
 
-/// A server, its directory, and how to start it again.
+/// A server, its directory, and its configuration for a restart.
 pub(crate) struct World {
     pub(crate) config: Config,
     running: Option<Running>,
@@ -56,24 +59,30 @@ impl World {
     }
 
     pub(crate) fn tcp(&self) -> SocketAddr {
-        self.running.as_ref().and_then(|running| running.addresses().tcp).expect("it listens on TCP")
+        self.running.as_ref().and_then(|running| running.addresses().tcp).expect("TCP address")
     }
 
     pub(crate) fn key(&self) -> Key {
-        let text = std::fs::read_to_string(self.config.key_path()).expect("there is a key");
-        Key::from_text(&text).expect("it is a key")
+        let text = std::fs::read_to_string(self.config.key_path()).expect("key file");
+        Key::from_text(&text).expect("valid key")
     }
 
     pub(crate) fn control(&self) -> Raw {
-        Raw::unix(&self.socket(), Channel::Control, 1).expect("let in")
+        Raw::unix(&self.socket(), Channel::Control, 1).expect("connected")
+    }
+
+    /// Lets other users of this host connect to the socket.
+    pub(crate) fn open_to_all(&self) {
+        let dir = self.config.store.parent().expect("parent directory");
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("permissions set");
     }
 
     pub(crate) fn data(&self) -> Raw {
-        Raw::unix(&self.socket(), Channel::Data, 1).expect("let in")
+        Raw::unix(&self.socket(), Channel::Data, 1).expect("connected")
     }
 
     pub(crate) fn stop(&mut self) {
-        self.running.take().expect("it runs").shutdown().expect("an orderly end");
+        self.running.take().expect("running server").shutdown().expect("clean shutdown");
     }
 
     pub(crate) fn restart(&mut self) {
@@ -90,7 +99,7 @@ impl World {
     }
 
     pub(crate) fn wait(&mut self) {
-        self.running.take().expect("it runs").wait().expect("an orderly end");
+        self.running.take().expect("running server").wait().expect("clean shutdown");
     }
 }
 
@@ -127,67 +136,101 @@ macro_rules! socket {
 socket!(TcpStream);
 socket!(UnixStream);
 
-/// A connection that speaks frames.
+/// A connection that sends and receives frames.
 pub(crate) struct Raw {
     pub(crate) socket: Box<dyn Socket>,
     next: u64,
     who: Option<Identity>,
+    sealer: Option<Sealer>,
+    opener: Option<Opener>,
 }
 
 pub(crate) fn hello(channel: Channel, client: u128) -> Hello {
     let (user, group) = ("tester".to_owned(), "testers".to_owned());
     let job = Job { label: "77".to_owned(), user, group, nodes: 1, priority: 0 };
-    Hello { version: VERSION, channel, client, job, nonce: [7; 32], roster: None }
+    Hello { version: VERSION, channel, client, job, roster: None }
 }
 
-/// Longest wait for anything: only reached when something is lost.
+/// Longest wait for a reply; reached only if the reply is lost.
 const LOST: Duration = Duration::from_secs(60);
 
 impl Raw {
     pub(crate) fn bare(socket: impl Socket + 'static) -> Raw {
         socket.patience(LOST);
-        Raw { socket: Box::new(socket), next: 1, who: None }
+        Raw { socket: Box::new(socket), next: 1, who: None, sealer: None, opener: None }
     }
 
     pub(crate) fn unix(path: &Path, channel: Channel, client: u128) -> Result<Raw, Error> {
-        let mut raw = Raw::bare(UnixStream::connect(path).expect("somebody listens"));
+        let mut raw = Raw::bare(UnixStream::connect(path).expect("socket connection"));
+        raw.greet(&hello(channel, client), None).map(|_| raw)
+    }
+
+    /// As `unix`, but as another user, whose identity the kernel reports. Needs root.
+    pub(crate) fn unix_of(uid: u32, path: &Path, channel: Channel, client: u128) -> Result<Raw, Error> {
+        let socket = as_user(uid, || UnixStream::connect(path).expect("socket connection"));
+        let mut raw = Raw::bare(socket);
         raw.greet(&hello(channel, client), None).map(|_| raw)
     }
 
     pub(crate) fn tcp(address: SocketAddr, channel: Channel, key: &Key) -> Result<(Raw, Welcome), Error> {
-        let mut raw = Raw::bare(TcpStream::connect(address).expect("somebody listens"));
+        let mut raw = Raw::bare(TcpStream::connect(address).expect("socket connection"));
         let welcome = raw.greet(&hello(channel, 2), Some(key))?;
         Ok((raw, welcome))
     }
 
     pub(crate) fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
-        self.send_frame(FrameKind::Hello, 0, hello, &[]);
+        match key {
+            Some(key) => self.prove(hello, &key.clone().into(), Security::None),
+            None => {
+                self.send_frame(FrameKind::Hello, 0, hello, &[]);
+                self.welcome()
+            }
+        }
+    }
+
+    /// Authenticates with a key, and accepts no less protection than `least`.
+    pub(crate) fn prove(
+        &mut self,
+        hello: &Hello,
+        key: &ConnectionKey,
+        least: Security,
+    ) -> Result<Welcome, Error> {
+        let (initiator, opening) = Initiator::open(key, least, hello)?;
+        self.send_frame(FrameKind::Hello, 0, &opening, &[]);
+        let noise = match self.greeting() {
+            Greeting::Challenge { noise } => noise,
+            Greeting::Refusal(error) => return Err(error),
+            Greeting::Welcome(_) => panic!("accepted without a proof"),
+        };
+        let Agreed { level, sealer, opener } = initiator.finish(&noise)?;
+        (self.sealer, self.opener) = (Some(sealer), Some(opener));
+        self.send_frame(FrameKind::Proof, 0, &Proof {}, &[]);
+        let welcome = self.welcome()?;
+        self.sealer = self.sealer.take().and_then(|sealer| sealer.agreed(level));
+        self.opener = self.opener.take().and_then(|opener| opener.agreed(level));
+        Ok(welcome)
+    }
+
+    fn welcome(&mut self) -> Result<Welcome, Error> {
         match self.greeting() {
             Greeting::Welcome(welcome) => Ok(welcome),
             Greeting::Refusal(error) => Err(error),
-            Greeting::Challenge { nonce } => {
-                let key = key.expect("a key for TCP");
-                self.send_frame(FrameKind::Proof, 0, &Proof { seal: client_proof(key, hello, &nonce) }, &[]);
-                match self.greeting() {
-                    Greeting::Welcome(welcome) => {
-                        let seal = welcome.seal.expect("the server proves itself too");
-                        assert!(same_proof(&seal, &server_proof(key, hello, &nonce)));
-                        Ok(welcome)
-                    }
-                    Greeting::Refusal(error) => Err(error),
-                    Greeting::Challenge { .. } => panic!("challenged twice"),
-                }
-            }
+            Greeting::Challenge { .. } => panic!("unexpected challenge"),
         }
     }
 
     pub(crate) fn greeting(&mut self) -> Greeting {
         let header = self.header().expect("a greeting");
         assert_eq!(header.kind, FrameKind::Greeting);
-        body(&self.take(header.body)).expect("a greeting")
+        body(&self.take_body(&header)).expect("a greeting")
     }
 
-    /// From now on, calls are made on behalf of this user.
+    /// Sends this identity with all further calls.
+    pub(crate) fn acting_as(&mut self, who: Identity) {
+        self.who = Some(who);
+    }
+
+    /// Sends the identity of this user with all further calls.
     pub(crate) fn acting(mut self, uid: u32) -> Raw {
         self.who = Some(person(uid));
         self
@@ -201,12 +244,16 @@ impl Raw {
         payload: &[u8],
     ) {
         let mut bytes = Vec::new();
-        frame(&mut bytes, kind, id, body, payload.len() as u32).expect("it fits a frame");
-        bytes.extend_from_slice(payload);
+        frame_with(self.sealer.as_mut(), &mut bytes, kind, id, body, payload.len() as u32)
+            .expect("frame fits");
+        match &mut self.sealer {
+            Some(sealer) => payload.chunks(CHUNK).for_each(|part| sealer.chunk(&mut bytes, part)),
+            None => bytes.extend_from_slice(payload),
+        }
         self.socket.write_all(&bytes).expect("the server reads");
     }
 
-    /// Sends a request and does not wait; returns its number.
+    /// Sends a request without waiting for the reply; returns its number.
     pub(crate) fn send(&mut self, request: Request, payload: &[u8]) -> u64 {
         self.next += 1;
         let call = Call { identity: self.who.clone(), request };
@@ -214,12 +261,12 @@ impl Raw {
         self.next
     }
 
-    /// The next answer, with its number and payload.
+    /// The next reply, with its number and payload.
     pub(crate) fn receive(&mut self) -> io::Result<(u64, Answer, Vec<u8>)> {
         let header = self.header()?;
         assert_eq!(header.kind, FrameKind::Answer);
-        let answer = body(&self.take(header.body)).expect("an answer");
-        Ok((header.id, answer, self.take(header.payload)))
+        let answer = body(&self.take_body(&header)).expect("an answer");
+        Ok((header.id, answer, self.take_payload(header.payload)))
     }
 
     pub(crate) fn call(&mut self, request: Request) -> Answer {
@@ -229,7 +276,7 @@ impl Raw {
         answer
     }
 
-    /// Whether the server has closed this connection; whatever it still said is ignored.
+    /// Whether the server has closed this connection; ignores what it sent before.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.socket.read_to_end(&mut rest) {
@@ -244,6 +291,31 @@ impl Raw {
         Ok(Header::decode(&bytes).expect("a header"))
     }
 
+    fn take_body(&mut self, header: &Header) -> Vec<u8> {
+        let gap = if self.opener.is_some() { TAG } else { 0 };
+        let mut bytes = self.take(header.body + gap as u32);
+        if let Some(opener) = &mut self.opener {
+            opener.frame(header, &mut bytes).expect("a sealed frame");
+        }
+        bytes.split_off(gap)
+    }
+
+    fn take_payload(&mut self, len: u32) -> Vec<u8> {
+        if self.opener.is_none() {
+            return self.take(len);
+        }
+        let mut payload = Vec::new();
+        while payload.len() < len as usize {
+            let head = self.take(CHUNK_HEAD as u32);
+            let left = len - payload.len() as u32;
+            let (len, tag) = Opener::chunk_head(head.first_chunk().expect("a head"), left).expect("a chunk");
+            let mut chunk = self.take(len as u32);
+            self.opener.as_mut().expect("sealed connection").chunk(&tag, &mut chunk).expect("a sealed chunk");
+            payload.extend_from_slice(&chunk);
+        }
+        payload
+    }
+
     fn take(&mut self, len: u32) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         self.socket.read_exact(&mut bytes).expect("the rest of a frame");
@@ -251,7 +323,7 @@ impl Raw {
     }
 }
 
-/// What tests ask for again and again.
+/// Requests that many tests use.
 impl Raw {
     pub(crate) fn create(&mut self, dir: FileId, text: &str, mode: u16) -> Token {
         let (name, access, if_exists) = (name(text), Access::BOTH, IfExists::Refuse);
@@ -264,14 +336,14 @@ impl Raw {
     pub(crate) fn make_dir(&mut self, dir: FileId, text: &str, mode: u16) -> FileId {
         match self.call(Request::MakeDir { dir, name: name(text), mode }) {
             Ok(Reply::Attr(attr)) => attr.id,
-            other => panic!("cannot make {text}: {other:?}"),
+            other => panic!("cannot create directory {text}: {other:?}"),
         }
     }
 
     pub(crate) fn walk(&mut self, path: &str) -> Result<Attr, Error> {
         match self.call(Request::Walk { dir: FileId::ROOT, path: path.into(), follow: false })? {
             Reply::Found(attr) => Ok(attr),
-            other => panic!("walked to {other:?}"),
+            other => panic!("unexpected reply to a walk: {other:?}"),
         }
     }
 
@@ -281,7 +353,7 @@ impl Raw {
         assert_eq!(answered, id);
         match answer? {
             Reply::Written { offset } => Ok(offset),
-            other => panic!("wrote and got {other:?}"),
+            other => panic!("unexpected reply to a write: {other:?}"),
         }
     }
 
@@ -304,7 +376,7 @@ pub(crate) fn person(uid: u32) -> Identity {
     Identity { uid: Uid(uid), gid: Gid(uid), groups: Vec::new() }
 }
 
-/// Asserts that something was refused, and how.
+/// Asserts that a request failed with this kind of error.
 pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind) {
     match result {
         Err(error) if error.kind() == kind => {}
@@ -312,7 +384,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorK
     }
 }
 
-/// Bytes that differ from place to place, and with the seed.
+/// Bytes that depend on the position and on the seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let start = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
     (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(start) >> 32) as u8).collect()

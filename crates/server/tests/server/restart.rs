@@ -1,4 +1,4 @@
-//! What outlives the server, and what does not outlive its client.
+//! State that survives a restart of the server, and state that ends with its client.
 
 use crate::raw::{Raw, World, name, pattern, refused};
 use forebay_model::{ErrorKind, FileId};
@@ -21,7 +21,7 @@ fn until(raw: &mut Raw, holds: impl Fn(&Status) -> bool) {
 }
 
 #[test]
-fn bytes_names_and_tokens_outlive_the_server() {
+fn bytes_names_and_tokens_survive_a_restart() {
     let mut world = World::new();
     let mut control = world.control();
     let dir = control.make_dir(ROOT, "d", 0o755);
@@ -29,7 +29,7 @@ fn bytes_names_and_tokens_outlive_the_server() {
     let bytes = pattern(3, 300_000);
     world.data().write(token, At::Offset(0), &bytes).unwrap();
     world.restart();
-    assert_eq!(world.data().read(token, 0, 300_000).unwrap(), bytes, "the seal alone proves the token");
+    assert_eq!(world.data().read(token, 0, 300_000).unwrap(), bytes, "the seal authenticates the token");
     let mut control = world.control();
     assert_eq!(control.walk("d/f").unwrap().size, 300_000);
     let Ok(Reply::Opened { attr, .. }) = control.call(Request::Reopen { token }) else {
@@ -43,7 +43,7 @@ fn bytes_names_and_tokens_outlive_the_server() {
 }
 
 #[test]
-fn a_file_without_a_name_waits_for_its_opener() {
+fn unlinked_open_file_survives_a_restart_for_its_opener() {
     let mut world = World::new();
     let mut control = world.control();
     let (before, after) = (control.create(ROOT, "before", 0o600), control.create(ROOT, "after", 0o600));
@@ -58,7 +58,7 @@ fn a_file_without_a_name_waits_for_its_opener() {
         assert!(control.call(Request::Reopen { token }).is_ok());
         assert_eq!(world.data().read(token, 0, 9).unwrap(), b"kept");
     }
-    // A file made after the restart has no unknown openers, and goes at once.
+    // A file created after the restart has no unknown openers, and is removed at once.
     let token = control.create(ROOT, "new", 0o600);
     control.call(Request::Close { token }).unwrap();
     control.call(Request::Unlink { dir: ROOT, name: name("new") }).unwrap();
@@ -66,7 +66,7 @@ fn a_file_without_a_name_waits_for_its_opener() {
 }
 
 #[test]
-fn a_file_that_nobody_comes_back_for_is_removed() {
+fn unlinked_file_is_removed_if_its_client_does_not_return() {
     let mut world = World::with(|config| config.times.session = Duration::from_secs(2));
     let token = world.control().create(ROOT, "f", 0o600);
     world.data().write(token, At::Offset(0), b"lost").unwrap();
@@ -79,7 +79,7 @@ fn a_file_that_nobody_comes_back_for_is_removed() {
 }
 
 #[test]
-fn a_silent_client_loses_its_files_and_may_come_back() {
+fn silent_client_loses_its_open_files_and_may_reconnect() {
     let world = World::with(|config| config.times.session = Duration::from_secs(2));
     let mut watcher = Raw::unix(&world.socket(), Channel::Control, 50).unwrap();
     let mut silent = world.control();
@@ -90,11 +90,11 @@ fn a_silent_client_loses_its_files_and_may_come_back() {
     let mut back = world.control();
     assert!(back.call(Request::Reopen { token: kept }).is_ok());
     refused(back.call(Request::Reopen { token: gone }), ErrorKind::Stale);
-    assert!(silent.is_closed(), "a connection of a session that ended is closed");
+    assert!(silent.is_closed(), "connections of an ended session are closed");
 }
 
 #[test]
-fn a_token_of_another_store_is_worthless() {
+fn token_of_another_store_is_refused() {
     let (one, other) = (World::new(), World::new());
     let token = one.control().create(ROOT, "f", 0o600);
     other.control().create(ROOT, "f", 0o600);

@@ -1,4 +1,4 @@
-//! Past the buffer: what goes straight to the back end, what does not, and that nobody can tell.
+//! Routing: which writes bypass the buffer, and that reads return the same data either way.
 
 use crate::counting::Counting;
 use crate::drain::{clean, drain};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const ROOT: FileId = FileId::ROOT;
 pub(crate) const PIECE: usize = 64 << 10;
-/// Nothing here takes as long.
+/// Upper limit for every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn path(text: &str) -> Vec<Name> {
@@ -23,13 +23,13 @@ fn path(text: &str) -> Vec<Name> {
 pub(crate) fn before(backend: Arc<dyn Backend>, mode: Mode) -> World {
     World::before_with(backend, |config| {
         config.route = Routing { mode, stream: 4, ..Routing::default() };
-        // Nothing leaves by itself.
+        // No automatic drain.
         config.drain = Draining { age: Duration::from_secs(600), threshold: 99, ..Draining::default() };
     })
 }
 
 pub(crate) fn buffered(control: &mut Raw, path: &str) -> u64 {
-    control.walk(path).expect("it is there").buffered
+    control.walk(path).expect("file exists").buffered
 }
 
 pub(crate) fn put(data: &mut Raw, token: Token, number: u64, seed: u64) {
@@ -38,13 +38,13 @@ pub(crate) fn put(data: &mut Raw, token: Token, number: u64, seed: u64) {
 }
 
 #[test]
-fn what_goes_past_the_buffer_is_read_at_once_and_looks_as_it_should_afterwards() {
+fn direct_writes_are_readable_at_once_and_get_their_attributes() {
     let memory = Memory::default();
     let mut world = before(Arc::new(memory.clone()), Mode::Direct);
     let (mut control, mut data) = (world.control(), world.data());
     let dir = control.make_dir(ROOT, "run", 0o750);
     let token = control.create(dir, "f", 0o640);
-    // The last first: what lies before it is a hole, and stays one.
+    // The last piece first: the range before it is a hole, and stays one.
     for number in [5, 0, 1, 3] {
         put(&mut data, token, number, number);
         assert_eq!(buffered(&mut control, "run/f"), 0);
@@ -60,33 +60,33 @@ fn what_goes_past_the_buffer_is_read_at_once_and_looks_as_it_should_afterwards()
     drop((control, data));
     world.restart();
     let (mut control, mut data) = (world.control(), world.data());
-    assert!(data.read(token, 0, 1 << 20).unwrap() == expected, "another life of the server");
+    assert!(data.read(token, 0, 1 << 20).unwrap() == expected, "after a restart");
     clean(&drain(&mut control, None));
     assert!(memory.bytes(&path("run/f")).unwrap() == expected);
-    let (here, there) = (control.walk("run/f").unwrap(), memory.find(&path("run/f")).unwrap().unwrap());
-    assert_eq!((there.mode, there.version.mtime), (0o640, here.mtime));
+    let (local, remote) = (control.walk("run/f").unwrap(), memory.find(&path("run/f")).unwrap().unwrap());
+    assert_eq!((remote.mode, remote.version.mtime), (0o640, local.mtime));
     assert!(data.read(token, 0, 1 << 20).unwrap() == expected);
 }
 
 #[test]
-fn what_is_there_already_is_overwritten_in_the_buffer() {
+fn overwrites_of_existing_bytes_are_buffered() {
     let memory = Memory::default();
     let world = before(Arc::new(memory.clone()), Mode::Direct);
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o644);
     put(&mut data, token, 0, 1);
     put(&mut data, token, 1, 2);
-    data.write(token, At::Offset(10), b"over what is behind").unwrap();
+    data.write(token, At::Offset(10), b"over back-end bytes").unwrap();
     data.write(token, At::Offset(15), b"over what is buffered").unwrap();
     data.write(token, At::End, b"appended").unwrap();
     assert_eq!(buffered(&mut control, "f"), 26 + 8);
     let mut expected = [pattern(1, PIECE), pattern(2, PIECE), b"appended".to_vec()].concat();
-    expected[10..29].copy_from_slice(b"over what is behind");
+    expected[10..29].copy_from_slice(b"over back-end bytes");
     expected[15..36].copy_from_slice(b"over what is buffered");
     assert!(data.read(token, 0, 1 << 20).unwrap() == expected);
     clean(&drain(&mut control, None));
     assert!(memory.bytes(&path("f")).unwrap() == expected);
-    // What was cut off or punched is blank, and what is behind there was never in the way.
+    // Truncated and punched ranges count as blank, so direct writes to them are possible.
     control.call(Request::Truncate { token, size: 100 }).unwrap();
     put(&mut data, token, 1, 3);
     control.call(Request::Punch { token, offset: 50, len: 20 }).unwrap();
@@ -103,11 +103,11 @@ fn what_is_there_already_is_overwritten_in_the_buffer() {
 }
 
 #[test]
-fn sequential_streams_go_past_the_buffer_and_random_ones_do_not() {
+fn sequential_streams_bypass_the_buffer_and_random_ones_do_not() {
     let world = before(Arc::new(Memory::default()), Mode::Traffic);
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o644);
-    // Streams of four: the first goes past the buffer, and each says where the next goes.
+    // Streams of four: the first bypasses the buffer, and each decides the route of the next.
     let sequential = |from: u64| [from, from + 1, from + 2, from + 3];
     let streams =
         [sequential(0), [20, 30, 40, 50], sequential(4), [22, 32, 42, 52], [24, 34, 44, 54], sequential(8)];
@@ -125,7 +125,7 @@ fn sequential_streams_go_past_the_buffer_and_random_ones_do_not() {
 }
 
 #[test]
-fn small_writes_that_are_synced_one_by_one_are_buffered() {
+fn small_writes_synced_one_by_one_are_buffered() {
     let world = before(Arc::new(Memory::default()), Mode::Traffic);
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "log", 0o644);
@@ -133,11 +133,11 @@ fn small_writes_that_are_synced_one_by_one_are_buffered() {
         data.write(token, At::Offset(number * 100), &[7; 100]).unwrap();
         control.call(Request::Sync { token }).unwrap();
     }
-    assert_eq!(buffered(&mut control, "log"), 700, "the first is not known to be one of them");
+    assert_eq!(buffered(&mut control, "log"), 700, "the first write has no history");
 }
 
 #[test]
-fn names_change_while_a_file_is_written_past_the_buffer() {
+fn file_is_renamed_and_unlinked_during_direct_writes() {
     let memory = Memory::default();
     let world = before(Arc::new(memory.clone()), Mode::Direct);
     let (mut control, mut data) = (world.control(), world.data());
@@ -156,7 +156,7 @@ fn names_change_while_a_file_is_written_past_the_buffer() {
     control.call(Request::Unlink { dir: ROOT, name: name("two") }).unwrap();
     put(&mut data, token, 2, 3);
     let all = [pattern(1, PIECE), pattern(2, PIECE), pattern(3, PIECE)].concat();
-    assert!(data.read(token, 0, 1 << 20).unwrap() == all, "it is open");
+    assert!(data.read(token, 0, 1 << 20).unwrap() == all, "an unlinked open file is readable");
     control.call(Request::Close { token }).unwrap();
     clean(&drain(&mut control, None));
     let mut left = 0;
@@ -165,7 +165,7 @@ fn names_change_while_a_file_is_written_past_the_buffer() {
 }
 
 #[test]
-fn what_the_back_end_does_not_take_is_buffered() {
+fn direct_writes_that_fail_are_buffered() {
     let memory = Memory::default();
     let fails = Arc::new(AtomicBool::new(true));
     let flag = fails.clone();
@@ -186,7 +186,7 @@ fn what_the_back_end_does_not_take_is_buffered() {
 }
 
 #[test]
-fn a_sync_that_failed_behind_is_told_and_stays() {
+fn failed_back_end_sync_is_reported_until_truncation() {
     let fails = Arc::new(AtomicBool::new(true));
     let flag = fails.clone();
     let faulty = Faulty::new(Memory::default(), move |call| {
@@ -201,19 +201,19 @@ fn a_sync_that_failed_behind_is_told_and_stays() {
     fails.store(false, Ordering::Relaxed);
     assert_eq!(refused(&mut control), ErrorKind::Io);
     clean(&drain(&mut control, None));
-    assert_eq!(refused(&mut control), ErrorKind::Io, "also when it has all arrived, for all one can know");
+    assert_eq!(refused(&mut control), ErrorKind::Io, "the error stays after a clean drain");
     put(&mut data, token, 1, 1);
-    assert_eq!(buffered(&mut control, "f"), PIECE as u64, "nothing more goes that way");
+    assert_eq!(buffered(&mut control, "f"), PIECE as u64, "no further direct writes");
     drop((control, data));
     world.restart();
     let mut control = world.control();
-    assert_eq!(refused(&mut control), ErrorKind::Io, "and in another life of the server");
+    assert_eq!(refused(&mut control), ErrorKind::Io, "the error survives a restart");
     control.call(Request::Truncate { token, size: 0 }).unwrap();
-    assert_eq!(control.call(Request::Sync { token }), Ok(Reply::Done), "nothing is left of it");
+    assert_eq!(control.call(Request::Sync { token }), Ok(Reply::Done), "truncation clears the error");
 }
 
 #[test]
-fn neighbours_go_down_together_to_the_targets_they_belong_to() {
+fn direct_writes_are_split_by_target() {
     let dir = tempfile::tempdir().unwrap();
     let paths: Vec<String> =
         (0..3).map(|number| dir.path().join(number.to_string()).display().to_string()).collect();
@@ -225,7 +225,7 @@ fn neighbours_go_down_together_to_the_targets_they_belong_to() {
     const LEN: usize = (5 << 20) + 12_345;
     const WRITERS: usize = 4;
     let whole = pattern(1, LEN);
-    // Strided writers, whose pieces lie across the borders of stripes.
+    // Strided writers whose pieces cross stripe boundaries.
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (world, whole) = (&world, &whole);
@@ -252,7 +252,7 @@ fn neighbours_go_down_together_to_the_targets_they_belong_to() {
 }
 
 #[test]
-fn nothing_is_written_twice_on_its_way_past_the_buffer() {
+fn direct_writes_reach_the_back_end_once() {
     let counting = Counting::new(&Memory::default());
     let bytes = counting.bytes.clone();
     let world = before(Arc::new(counting), Mode::Direct);
@@ -267,24 +267,24 @@ fn nothing_is_written_twice_on_its_way_past_the_buffer() {
 }
 
 pub(crate) fn route(control: &mut Raw) -> RouteStatus {
-    match control.call(Request::Status).expect("the server answers") {
-        Reply::Status(status) => status.route.expect("it has a back end"),
-        other => panic!("asked for the status and got {other:?}"),
+    match control.call(Request::Status).expect("status reply") {
+        Reply::Status(status) => status.route.expect("route status"),
+        other => panic!("unexpected reply to a status request: {other:?}"),
     }
 }
 
 #[test]
-fn without_a_pipeline_what_finds_no_room_goes_past_the_buffer() {
+fn without_a_pipeline_writes_bypass_a_full_buffer() {
     let memory = Memory::default();
     let world = World::before_with(Arc::new(memory.clone()), |config| {
         config.route = Routing { pipeline: Pipeline::Off, ..Routing::default() };
-        // However slow this machine is, the drain frees nothing to speak of.
+        // However slow this host is, the drain frees almost nothing.
         config.drain.rate = Some(Bytes::kib(4));
     });
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "burst", 0o644);
     const PIECES: u64 = 36;
-    // They do not fill a region, and the rest of one is no room for them.
+    // The pieces do not fill a region, and the rest of a region is too small for another one.
     const LARGE: usize = 700 << 10;
     for number in 0..PIECES {
         let at = number * LARGE as u64;
@@ -294,7 +294,7 @@ fn without_a_pipeline_what_finds_no_room_goes_past_the_buffer() {
     assert!(found.bypass && !found.pipeline, "{found:?}");
     assert_eq!((found.buffered + found.direct, found.waits), (PIECES * LARGE as u64, 0), "{found:?}");
     assert!((8 << 20..=17 << 20).contains(&found.buffered), "{found:?}");
-    assert_eq!(found.waits, 0, "nobody waits: {found:?}");
+    assert_eq!(found.waits, 0, "no writer waits: {found:?}");
     for number in 0..PIECES {
         let back = data.read(token, number * LARGE as u64, LARGE as u32).unwrap();
         assert!(back == pattern(number, LARGE), "piece {number}");
@@ -302,7 +302,7 @@ fn without_a_pipeline_what_finds_no_room_goes_past_the_buffer() {
 }
 
 #[test]
-fn who_waits_for_room_is_counted_and_goes_on_when_there_is_some() {
+fn writers_waiting_for_space_are_counted_and_continue() {
     let memory = Memory::default();
     let fails = Arc::new(AtomicBool::new(true));
     let flag = fails.clone();
@@ -324,13 +324,13 @@ fn who_waits_for_room_is_counted_and_goes_on_when_there_is_some() {
             }
         });
         let begin = Instant::now();
-        // The one job there is, by its one writer; and how long is told while it waits.
+        // One job with one writer waits; the waiting time is reported while it waits.
         while route(&mut control).waited == 0 || route(&mut control).waiting != [("77".to_owned(), 1)] {
-            assert!(begin.elapsed() < PATIENCE && !writer.is_finished(), "nobody waits");
+            assert!(begin.elapsed() < PATIENCE && !writer.is_finished(), "no writer waits");
             std::thread::sleep(Duration::from_millis(5));
         }
         fails.store(false, Ordering::Relaxed);
-        writer.join().expect("all is written");
+        writer.join().expect("writer thread");
     });
     let found = route(&mut control);
     assert!(found.waited > 0 && found.direct == 0 && found.buffered == PIECES << 20, "{found:?}");
@@ -340,7 +340,7 @@ fn who_waits_for_room_is_counted_and_goes_on_when_there_is_some() {
 }
 
 #[test]
-fn what_each_job_buffered_is_told() {
+fn buffered_and_direct_bytes_are_reported_per_job() {
     let world = before(Arc::new(Memory::default()), Mode::Direct);
     let (mut control, mut data) = (world.control(), world.data());
     let token = control.create(ROOT, "f", 0o644);
@@ -355,7 +355,7 @@ fn what_each_job_buffered_is_told() {
 }
 
 #[test]
-fn writes_of_nothing_and_beyond_all_files_are_the_same_on_every_way() {
+fn empty_and_out_of_range_writes_behave_alike_on_every_route() {
     for mode in [Mode::Buffer, Mode::Traffic, Mode::Overflow, Mode::Direct] {
         let world = before(Arc::new(Memory::default()), mode);
         let (mut control, mut data) = (world.control(), world.data());

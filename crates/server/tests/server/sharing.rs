@@ -1,4 +1,4 @@
-//! Servers that tell each other of their jobs believe only what could be true, and only each other.
+//! Servers exchange job tables: they accept only plausible tables, and only from peers.
 
 use crate::raw::{ALICE, World};
 use forebay_model::{ErrorKind, Job, ServerId, Stamp};
@@ -16,9 +16,9 @@ fn job(label: &str, nodes: u32) -> Job {
     Job { label: label.into(), user: "u".into(), group: "g".into(), nodes, priority: 1 }
 }
 
-/// A server, and another one that it talks to.
+/// A server, and a peer that it connects to.
 fn pair() -> (World, World) {
-    let place = forebay_dice::address();
+    let place = forebay_testkit::address();
     let other = World::with(|config| {
         config.listen = place;
         config.server = ServerId(2);
@@ -32,7 +32,7 @@ fn pair() -> (World, World) {
     (first, other)
 }
 
-/// Waits until something is so; nothing else ends it but the test's own patience.
+/// Waits until `is_so` holds, at most 60 s.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -42,11 +42,11 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn only_tables_that_could_be_true_are_taken() {
+fn only_plausible_job_tables_are_accepted() {
     let (first, _other) = pair();
-    // The other one does not know this one, and says so; but its number is known from then on.
-    until("met", || sharing(&first).peers[0].server == Some(ServerId(2)));
-    until("told so", || {
+    // The peer does not know this server and reports that; from then on its id is known.
+    until("connected", || sharing(&first).peers[0].server == Some(ServerId(2)));
+    until("refused by the peer", || {
         sharing(&first).peers[0].trouble.as_ref().is_some_and(|text| text.contains("not a peer"))
     });
     let good = Exchange {
@@ -59,8 +59,8 @@ fn only_tables_that_could_be_true_are_taken() {
         parts: 1,
         jobs: vec![job("7", 4)],
     };
-    let tell = |table: Exchange| first.control().call(Request::Exchange(table));
-    assert_eq!(tell(good.clone()), Ok(Reply::Done));
+    let notify = |table: Exchange| first.control().call(Request::Exchange(table));
+    assert_eq!(notify(good.clone()), Ok(Reply::Done));
     let newer = || Exchange { version: 101, ..good.clone() };
     for (table, says) in [
         (Exchange { server: ServerId(9), ..newer() }, "server 9 is not a peer"),
@@ -72,29 +72,29 @@ fn only_tables_that_could_be_true_are_taken() {
         (Exchange { jobs: vec![job("7", 0)], ..newer() }, "at least one node"),
         (Exchange { jobs: vec![job("7", u32::MAX)], ..newer() }, "no machine has"),
         (Exchange { jobs: vec![job("", 1)], ..newer() }, "label"),
-        (Exchange { part: 1, parts: 1, ..newer() }, "no part of a table"),
+        (Exchange { part: 1, parts: 1, ..newer() }, "not a part of a table"),
         (Exchange { part: 1, parts: 2, ..newer() }, "came without those before it"),
-        (Exchange { parts: u16::MAX, ..newer() }, "no part of a table"),
+        (Exchange { parts: u16::MAX, ..newer() }, "not a part of a table"),
         (Exchange { policy: "sise-fair".into(), ..newer() }, "did you mean \"size\""),
         (Exchange { policy: "fifo".into(), policy_set: Stamp(u64::MAX), ..newer() }, "in the future"),
     ] {
-        let error = tell(table).expect_err(says);
+        let error = notify(table).expect_err(says);
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{says}: {error}");
     }
-    assert_eq!(sharing(&first).policy, "user-then-size-fair", "nothing of that had an effect");
+    assert_eq!(sharing(&first).policy, "user-then-size-fair", "refused tables have no effect");
     let stranger = first.control().acting(ALICE).call(Request::Exchange(newer()));
     assert_eq!(stranger.unwrap_err().kind(), ErrorKind::NotPermitted);
-    // A table in two parts, and a policy that was set there.
+    // A table in two parts, and a policy that was set on the peer.
     let many = |from: u64| (from..from + 1024).map(|id| job(&id.to_string(), 1)).collect::<Vec<_>>();
     let half = Exchange { version: 200, parts: 2, jobs: many(1), ..good.clone() };
-    assert_eq!(tell(half.clone()), Ok(Reply::Done));
+    assert_eq!(notify(half.clone()), Ok(Reply::Done));
     let rest = Exchange { part: 1, jobs: many(5000), policy: "fifo".into(), policy_set: Stamp(5), ..half };
-    assert_eq!(tell(rest), Ok(Reply::Done));
+    assert_eq!(notify(rest), Ok(Reply::Done));
     assert_eq!((sharing(&first).policy.as_str(), sharing(&first).policy_set), ("fifo", Stamp(5)));
 }
 
 #[test]
-fn a_policy_is_set_by_who_may_and_a_typo_is_pointed_at() {
+fn setting_a_policy_checks_permission_and_points_at_typos() {
     let world = World::new();
     let set = |policy: &str| world.control().call(Request::SetPolicy { policy: policy.into() });
     let Ok(Reply::Sharing(now)) = set("group-user-size-fair") else { panic!("not set") };
@@ -108,22 +108,25 @@ fn a_policy_is_set_by_who_may_and_a_typo_is_pointed_at() {
 }
 
 #[test]
-fn a_policy_that_was_set_outlives_the_server_until_the_settings_say_otherwise() {
+fn policy_survives_restarts_until_the_configuration_changes() {
     let mut world = World::new();
-    let told = |world: &World| {
+    let policy_of = |world: &World| {
         let sharing = sharing(world);
         (sharing.policy, sharing.policy_set)
     };
-    assert_eq!(told(&world), ("user-then-size-fair".to_owned(), Stamp(0)));
+    assert_eq!(policy_of(&world), ("user-then-size-fair".to_owned(), Stamp(0)));
     world.control().call(Request::SetPolicy { policy: "job-fair".into() }).unwrap();
-    let set = told(&world);
+    let set = policy_of(&world);
     assert!(set.0 == "job-fair" && set.1 > Stamp(0));
     world.restart();
-    assert_eq!(told(&world), set, "what was set, and when");
+    assert_eq!(policy_of(&world), set, "the policy and its time survive");
     world.config.policy = "size-fair".parse().unwrap();
     world.restart();
-    let edited = told(&world);
-    assert!(edited.0 == "size-fair" && edited.1 > set.1, "{edited:?}: others follow the settings too");
+    let edited = policy_of(&world);
+    assert!(
+        edited.0 == "size-fair" && edited.1 > set.1,
+        "{edited:?}: the configuration overrides the policy that was set"
+    );
     world.restart();
-    assert_eq!(told(&world), edited);
+    assert_eq!(policy_of(&world), edited);
 }

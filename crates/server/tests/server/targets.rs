@@ -11,12 +11,12 @@ use std::time::Duration;
 
 const TARGETS: usize = 4;
 const FILES: u64 = 6;
-/// Several stripes of a mebibyte, and not a whole number of them.
+/// Several stripes of 1 MiB, and not a whole number of them.
 const LEN: usize = (TARGETS << 20) + 12_345;
 const PIECE: usize = 47_008;
 
 #[test]
-fn every_order_brings_the_same_bytes_to_all_targets() {
+fn every_drain_order_writes_the_same_bytes_to_all_targets() {
     for order in ["arrival", "offset", "target", "trio"] {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<String> =
@@ -29,7 +29,7 @@ fn every_order_brings_the_same_bytes_to_all_targets() {
             config.capacity = Bytes::mib(64);
         });
         let (mut control, mut data) = (world.control(), world.data());
-        // By six writers in turns, each with a file of its own.
+        // Six writers take turns, each with a file of its own.
         let tokens: Vec<_> =
             (0..FILES).map(|file| control.create(FileId::ROOT, &format!("f{file}"), 0o644)).collect();
         for at in (0..LEN).step_by(PIECE) {
@@ -56,10 +56,10 @@ fn every_order_brings_the_same_bytes_to_all_targets() {
     }
 }
 
-/// The files of each job lie evenly over the targets that it may use, whatever other jobs do; one that is large lies over
-/// several.
+/// The files of each job are spread evenly over the targets it may use, whatever other jobs do; a large file is striped
+/// over several targets.
 #[test]
-fn the_files_of_a_job_are_spread_over_all_targets() {
+fn files_of_a_job_are_spread_over_all_targets() {
     for modelled in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<String> =
@@ -77,24 +77,24 @@ fn the_files_of_a_job_are_spread_over_all_targets() {
             let token = control.create(FileId::ROOT, &format!("f{file}"), 0o644);
             data.write(token, At::Offset(0), &pattern(file as u64, PIECE)).unwrap();
         }
-        // Only its ends exist.
+        // Only its ends are written.
         let token = control.create(FileId::ROOT, "large", 0o644);
         for at in [0, (TARGETS as u64 - 1) << 26] {
             data.write(token, At::Offset(at), b"x").unwrap();
         }
         clean(&drain(&mut control, None));
-        let lies = |name: String| {
+        let targets_of = |name: String| {
             let name = forebay_model::Name::new(name).unwrap();
             backend.layout(std::slice::from_ref(&name)).unwrap().targets
         };
         let mut counts = [0; TARGETS];
         for file in 0..2 * TARGETS {
-            let targets = lies(format!("f{file}"));
+            let targets = targets_of(format!("f{file}"));
             assert_eq!(targets.len(), 1, "{targets:?}");
             counts[targets[0] as usize] += 1;
         }
         assert_eq!(counts, [2; TARGETS]);
-        let mut large = lies("large".to_owned());
+        let mut large = targets_of("large".to_owned());
         large.sort_unstable();
         assert_eq!(large, [0, 1, 2, 3]);
     }

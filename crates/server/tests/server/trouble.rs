@@ -1,5 +1,5 @@
-//! Back ends in trouble: full, read-only, too narrow for a name, slow. Nothing is lost, and whoever looks is told what is
-//! wrong with whose file.
+//! Back ends in trouble: full, read-only, unable to store a name, slow. Nothing is lost, and the status names the file,
+//! its owner and the cause.
 
 use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, open, path, report, until};
 use crate::proxy;
@@ -9,6 +9,7 @@ use forebay_backend::{Backend, Dir, Fault, Faulty, Memory, S3, Stripes};
 use forebay_model::{Bytes, ErrorKind, FileId};
 use forebay_server::{Draining, Server};
 use forebay_wire::{At, DrainCall, DrainReport, RenameMode, Request, Token};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -17,20 +18,20 @@ use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
-/// A file system in memory of a size, mounted.
+/// A mounted tmpfs of limited size.
 struct Small {
     dir: TempDir,
 }
 
 impl Small {
-    /// One with so many bytes; nothing, and a note that says so, where nothing can be mounted.
+    /// A file system with the given number of bytes; `None`, with a note, if mounting is not permitted.
     fn new(bytes: usize) -> Option<Small> {
         let small = Small { dir: tempfile::tempdir().expect("a directory") };
-        let options = format!("size={bytes},mode=755");
+        let options = format!("size={bytes},mode=1777");
         match mount(&["-t", "tmpfs", "-o", &options, "forebay-test"], small.dir.path()) {
             true => Some(small),
             false => {
-                forebay_dice::skip("a back end that is really full", "nothing can be mounted here");
+                forebay_testkit::skip("a back end that is really full", "mounting is not permitted");
                 None
             }
         }
@@ -47,7 +48,7 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // What was never mounted need not be unmounted.
+        // It may never have been mounted.
         let _ = Command::new("umount").arg("-l").arg(self.dir.path()).output();
     }
 }
@@ -60,30 +61,37 @@ fn lazy() -> Draining {
     Draining { age: PATIENCE, threshold: 99, ..Draining::default() }
 }
 
-/// Alice's file in the root, which everybody may write to.
+/// A directory that every user may write to.
+fn open_dir() -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o1777)).expect("a mode");
+    dir
+}
+
+/// A file of Alice in the root.
 fn written(world: &World, text: &str, bytes: &[u8]) -> Token {
     let token = world.control().acting(ALICE).create(ROOT, text, 0o640);
     let mut data = world.data().acting(ALICE);
     for (number, piece) in bytes.chunks(MIB).enumerate() {
-        data.write(token, At::Offset((number * MIB) as u64), piece).expect("there is room here");
+        data.write(token, At::Offset((number * MIB) as u64), piece).expect("buffer space");
     }
     token
 }
 
-/// What is said of the one thing that does not leave.
-fn said(report: &DrainReport) -> (&str, u32, &str) {
+/// Path, user and cause of the only failing file.
+fn only_failure(report: &DrainReport) -> (&str, u32, &str) {
     assert!(report.ticket.is_some_and(|ticket| ticket.failed == 1), "{report:?}");
-    let failing = report.status.failing.first().expect("something does not leave");
+    let failing = report.status.failing.first().expect("a failing file");
     (failing.path.as_str(), failing.user.0, failing.why.as_str())
 }
 
-fn goes_well(control: &mut Raw) {
-    until("it is tried again", || drain(control, None).ticket.is_some_and(|ticket| ticket.failed == 0));
+fn drains_cleanly(control: &mut Raw) {
+    until("the drain is retried", || drain(control, None).ticket.is_some_and(|ticket| ticket.failed == 0));
     clean(&drain(control, None));
 }
 
 #[test]
-fn a_back_end_without_room_says_whose_file_does_not_fit_and_takes_it_when_it_has_room() {
+fn full_back_end_reports_the_file_and_drains_it_later() {
     let Some(small) = Small::new(3 * MIB) else { return };
     let backend = Arc::new(Dir::open(small.path()).unwrap());
     let world = before(backend.clone(), lazy());
@@ -91,7 +99,7 @@ fn a_back_end_without_room_says_whose_file_does_not_fit_and_takes_it_when_it_has
     let bytes = pattern(7, 6 * MIB);
     let token = written(&world, "big", &bytes);
     let failed = drain(&mut control, None);
-    let (what, user, why) = said(&failed);
+    let (what, user, why) = only_failure(&failed);
     assert_eq!((what, user), ("/big", ALICE), "{failed:?}");
     assert!(why.contains("No space left") && why.contains(&small.path()), "{why}");
     for (number, piece) in bytes.chunks(MIB).enumerate() {
@@ -99,14 +107,14 @@ fn a_back_end_without_room_says_whose_file_does_not_fit_and_takes_it_when_it_has
         assert!(back == piece, "nothing is lost");
     }
     small.change("size=32m");
-    goes_well(&mut control);
-    let found = backend.find(&path("big")).unwrap().expect("it is there");
+    drains_cleanly(&mut control);
+    let found = backend.find(&path("big")).unwrap().expect("drained file");
     assert_eq!((found.version.size, found.mode, found.uid.0), (6 << 20, 0o640, ALICE));
     assert!(std::fs::read(format!("{}/big", small.path())).unwrap() == bytes);
 }
 
 #[test]
-fn a_back_end_that_nobody_may_write_to_is_told_and_tried_again() {
+fn read_only_back_end_is_reported_and_retried() {
     let Some(small) = Small::new(16 * MIB) else { return };
     let world = before(Arc::new(Dir::open(small.path()).unwrap()), lazy());
     let mut control = world.control();
@@ -114,19 +122,19 @@ fn a_back_end_that_nobody_may_write_to_is_told_and_tried_again() {
     let token = written(&world, "f", &bytes);
     small.change("ro");
     let failed = drain(&mut control, None);
-    let (what, user, why) = said(&failed);
+    let (what, user, why) = only_failure(&failed);
     assert_eq!((what, user), ("/f", ALICE), "{failed:?}");
     assert!(why.contains("Read-only file system"), "{why}");
     assert!(world.data().acting(ALICE).read(token, 0, 1 << 20).unwrap() == bytes, "nothing is lost");
     small.change("rw");
-    goes_well(&mut control);
+    drains_cleanly(&mut control);
     assert!(std::fs::read(format!("{}/f", small.path())).unwrap() == bytes);
 }
 
 #[test]
-fn a_target_that_fills_up_keeps_its_files_here_and_new_ones_go_elsewhere() {
+fn full_target_keeps_its_files_buffered_and_gets_no_new_ones() {
     let Some(small) = Small::new(2 * MIB) else { return };
-    let large = tempfile::tempdir().unwrap();
+    let large = open_dir();
     let dirs = format!("stripes:{},{}", large.path().display(), small.path());
     let backend = forebay_backend::open(&dirs).unwrap();
     let world = World::before_with(backend.clone(), |config| {
@@ -139,7 +147,7 @@ fn a_target_that_fills_up_keeps_its_files_here_and_new_ones_go_elsewhere() {
         written(&world, &format!("f{file}"), bytes);
     }
     let failed = drain(&mut control, None);
-    // One or two: whatever is made after the first has failed lies elsewhere.
+    // One or two: files created after the first failure are placed on the other target.
     let stay = failed.ticket.expect("a ticket").failed as usize;
     assert!((1..=2).contains(&stay) && failed.status.failing.len() == stay, "{failed:?}");
     for failing in &failed.status.failing {
@@ -152,7 +160,7 @@ fn a_target_that_fills_up_keeps_its_files_here_and_new_ones_go_elsewhere() {
         assert_eq!(backend.layout(&path(&format!("f{file}"))).unwrap().targets, [0]);
     }
     small.change("size=64m");
-    goes_well(&mut control);
+    drains_cleanly(&mut control);
     for (file, bytes) in files.iter().chain([&more, &more]).enumerate() {
         let mut back = vec![0; bytes.len() + 1];
         let count = backend.open(&path(&format!("f{file}"))).unwrap().read_at(0, &mut back).unwrap();
@@ -160,14 +168,14 @@ fn a_target_that_fills_up_keeps_its_files_here_and_new_ones_go_elsewhere() {
     }
 }
 
-/// What was asked for is out, though so many others still are not.
+/// The requested file is drained, while the given number of others still fail.
 fn clean_but_for(report: &DrainReport, others: usize) {
     assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{report:?}");
     assert_eq!(report.status.failing.len(), others, "{report:?}");
 }
 
 #[test]
-fn a_quota_is_told_with_path_and_user() {
+fn exceeded_quota_is_reported_with_path_and_user() {
     let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
     let fails = broken.clone();
     let faulty = Faulty::new(memory.clone(), move |call| {
@@ -178,20 +186,20 @@ fn a_quota_is_told_with_path_and_user() {
     let bytes = pattern(3, 300_000);
     written(&world, "mine", &bytes);
     let failed = drain(&mut control, None);
-    let (what, user, why) = said(&failed);
+    let (what, user, why) = only_failure(&failed);
     assert_eq!((what, user), ("/mine", ALICE), "{failed:?}");
     assert!(why.contains("target memory") && why.contains("Disk quota exceeded"), "{why}");
     broken.store(false, Ordering::Relaxed);
-    goes_well(&mut control);
+    drains_cleanly(&mut control);
     assert!(memory.bytes(&path("mine")).unwrap() == bytes);
 }
 
 #[test]
-fn names_that_the_back_end_cannot_hold_keep_nobody_else_waiting() {
+fn names_too_long_for_the_back_end_do_not_block_other_files() {
     let dir = tempfile::tempdir().unwrap();
     let world = before(Arc::new(Dir::open(dir.path()).unwrap()), lazy());
     let (mut control, mut data) = (world.control(), world.data());
-    // Longer than any path that the kernel takes, though no name is.
+    // Longer than any path that the kernel accepts, although each name is valid.
     let mut deep: FileId = ROOT;
     for _ in 0..20 {
         deep = control.make_dir(deep, &"d".repeat(250), 0o755);
@@ -203,7 +211,7 @@ fn names_that_the_back_end_cannot_hold_keep_nobody_else_waiting() {
     let failed = drain(&mut control, None);
     assert!(failed.ticket.is_some_and(|ticket| ticket.failed > 0), "{failed:?}");
     let failing = failed.status.failing.iter().find(|failing| failing.why.contains("too long"));
-    let failing = failing.unwrap_or_else(|| panic!("somebody is told: {failed:?}"));
+    let failing = failing.unwrap_or_else(|| panic!("the failure is not reported: {failed:?}"));
     assert!(failing.path.contains("ddd"), "{failing:?}");
     assert_eq!(std::fs::read(dir.path().join("fine")).unwrap(), b"out");
     assert_eq!(data.read(lost, 0, 10).unwrap(), b"kept");
@@ -217,10 +225,10 @@ fn clean_of(report: &DrainReport) {
     assert!(report.ticket.is_some_and(|ticket| ticket.failed + ticket.skipped == 0), "{report:?}");
 }
 
-/// As 2 GiB through 256 MiB, into a bucket of a real object store: what is there is read from its parts while the file is
-/// open, and put together once, when it is closed, also where the store fails at first.
+/// The same ratio as 2 GiB through 256 MiB, into a bucket of a real object store: drained data is read from the parts
+/// while the file is open, and the object is assembled once, at the close, even if the store fails at first.
 #[test]
-fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
+fn burst_larger_than_the_buffer_drains_into_a_bucket() {
     let Some(bucket) = Bucket::new() else { return };
     let (whole, fails) = (128 * MIB, AtomicBool::new(true));
     let copied = Arc::new(AtomicUsize::new(0));
@@ -247,11 +255,15 @@ fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
         }
     }
     let freed = |control: &mut Raw| report(control, DrainCall::Look { ticket: None }).status.freed;
-    until("everything leaves while it is open", || freed(&mut control) == whole as u64);
-    assert_eq!((bucket.ask("GET", "burst", b"").1.len(), bucket.parts() > 0), (0, true), "parts alone");
-    assert!(data.read(token, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "from its parts");
+    until("everything drains while the file is open", || freed(&mut control) == whole as u64);
+    assert_eq!(
+        (bucket.ask("GET", "burst", b"").1.len(), bucket.parts() > 0),
+        (0, true),
+        "only parts, no object yet"
+    );
+    assert!(data.read(token, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "read from the parts");
     control.call(Request::Close { token }).unwrap();
-    until("it is put together when it is closed", || bucket.parts() == 0);
+    until("the object is assembled at the close", || bucket.parts() == 0);
     let there = bucket.ask("GET", "burst", b"").1;
     assert_eq!(there.len(), whole);
     for (number, piece) in there.chunks(MIB).enumerate() {
@@ -263,10 +275,10 @@ fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
         (bucket.open().find(&path("burst")).unwrap().unwrap(), control.walk("burst").unwrap());
     assert_eq!((found.mode, found.version.mtime), (here.mode, here.mtime));
     let read = open(&mut control, "burst");
-    assert!(data.read(read, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "through the buffer");
+    assert!(data.read(read, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "read through the server");
 }
 
-/// How many bytes of an object a request makes: sent, or copied by the store, all of them if it is not said which.
+/// Number of object bytes that a request creates: uploaded, or copied by the store (the whole object without a range).
 fn put(headers: &str, whole: usize) -> usize {
     let headers = headers.to_ascii_lowercase();
     let value = |name: &str| {
@@ -285,7 +297,7 @@ fn put(headers: &str, whole: usize) -> usize {
 }
 
 #[test]
-fn what_was_made_behind_though_it_was_told_to_have_failed_never_comes_back_by_itself() {
+fn files_created_despite_an_error_do_not_reappear() {
     type Act = fn(&mut Raw, FileId);
     let changes: [(&str, &[&str], Act); 4] = [
         ("removed", &[], |control, _| {
@@ -324,7 +336,7 @@ fn what_was_made_behind_though_it_was_told_to_have_failed_never_comes_back_by_it
             names
         };
         for text in there(&memory) {
-            assert!(left.contains(&text.as_str()), "{what}: {text} is still behind");
+            assert!(left.contains(&text.as_str()), "{what}: {text} is still in the back end");
         }
         let report = drain(&mut control, None);
         assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{what}: {report:?}");
@@ -336,24 +348,28 @@ fn what_was_made_behind_though_it_was_told_to_have_failed_never_comes_back_by_it
 }
 
 #[test]
-fn a_directory_on_which_nothing_is_mounted_is_not_taken_for_the_back_end() {
+fn bare_mount_point_is_not_accepted_as_the_back_end() {
     let dir = tempfile::tempdir().unwrap();
     let (point, disk) = (dir.path().join("point"), dir.path().join("disk"));
     let one = dir.path().join("one");
-    std::fs::create_dir(&one).unwrap();
+    let make_open = |path: &Path| {
+        std::fs::create_dir(path).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o1777)).unwrap();
+    };
+    make_open(&one);
     let open: [&dyn Fn() -> Arc<dyn Backend>; 2] = [&|| Arc::new(Dir::open(&point).unwrap()), &|| {
         Arc::new(Stripes::open([&one, &point].map(|path| path.to_str().unwrap())).unwrap())
     }];
     for open in open {
-        std::fs::create_dir(&point).unwrap();
+        make_open(&point);
         let mut world = before(open(), lazy());
         written(&world, "f", b"bytes");
         clean(&drain(&mut world.control(), None));
         world.stop();
-        // What was mounted there is not any more.
+        // The file system is no longer mounted there.
         std::fs::rename(&point, &disk).unwrap();
         std::fs::create_dir(&point).unwrap();
-        let refused = Server::start_before(world.config.clone(), open()).err().expect("it does not start");
+        let refused = Server::start_before(world.config.clone(), open()).err().expect("start refused");
         assert!(
             refused.to_string().contains("is not the back end that this store stood before"),
             "{refused}"

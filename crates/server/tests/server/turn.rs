@@ -1,4 +1,4 @@
-//! Who leaves when, and how fast: small jobs before large ones, and no faster than they may.
+//! Order and rate of the drain: small jobs before large ones, and no faster than the limit.
 
 use crate::drain::{PATIENCE, ROOT, before, clean, drain, report, until};
 use crate::past::of_job;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 const WRITE: usize = 64 << 10;
 
-/// Lets so many writes behind begin; later ones wait.
+/// Lets the given number of back-end writes begin; later ones wait.
 #[derive(Default)]
 struct Gate {
     left: Mutex<u32>,
@@ -33,7 +33,7 @@ impl Gate {
 }
 
 #[test]
-fn a_small_job_is_out_when_its_bytes_are_however_much_a_large_one_has_left() {
+fn small_job_drains_before_a_large_one_is_done() {
     let gate = Arc::new(Gate::default());
     let waits = gate.clone();
     let backend =
@@ -59,26 +59,26 @@ fn a_small_job_is_out_when_its_bytes_are_however_much_a_large_one_has_left() {
     let mut begin = |file: FileId, queued: usize| {
         let call = DrainCall::Begin { file: Some(file), order: None, last: false };
         let id = report(&mut control, call).ticket.expect("a ticket").id;
-        until("its bytes are waited for", || {
+        until("its bytes are queued", || {
             let status = report(&mut control, DrainCall::Look { ticket: None }).status;
             status.targets[0].queued == (queued * WRITE) as u64
         });
         id
     };
-    // The first write of the large job is at the gate.
+    // The first write of the large job waits at the gate.
     begin(large, 11);
     let ticket = begin(small, 12);
     gate.let_in(2);
-    until("the small job is out", || {
+    until("the small job is drained", || {
         report(&mut control, DrainCall::Look { ticket: Some(ticket) }).ticket.expect("a ticket").done
     });
-    assert!(control.walk("large").unwrap().buffered >= 11 * WRITE as u64, "the other has more left");
+    assert!(control.walk("large").unwrap().buffered >= 11 * WRITE as u64, "the large job is still buffered");
     gate.let_in(u32::MAX);
     clean(&drain(&mut control, None));
 }
 
 #[test]
-fn no_more_leaves_in_a_second_than_may() {
+fn drain_rate_limit_is_respected() {
     const RATE: u64 = 2 << 20;
     const WRITES: usize = 24;
     let began: Arc<Mutex<Vec<Instant>>> = Arc::default();
@@ -106,7 +106,7 @@ fn no_more_leaves_in_a_second_than_may() {
         began.lock().unwrap().iter().map(|write| (*write - begin).as_secs_f64()).collect();
     began.sort_by(f64::total_cmp);
     assert_eq!(began.len(), WRITES);
-    // The first may go at once.
+    // The first write may begin at once.
     for (number, began) in began.iter().enumerate() {
         let earliest = (number * WRITE) as f64 / RATE as f64;
         assert!(*began >= earliest, "write {number} began after {began} s, {earliest} s were due");

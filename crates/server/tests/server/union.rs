@@ -1,4 +1,4 @@
-//! A server before a back end: what is behind appears as if it were here, and is changed there too.
+//! A server with a back end: files in the back end appear in the namespace, and changes reach the back end.
 
 use crate::raw::{ALICE, BOB, Raw, World, name, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
@@ -17,8 +17,8 @@ fn owner(uid: u32) -> (Uid, Gid) {
     (Uid(uid), Gid(uid))
 }
 
-/// `open`: mode 0755, with `f` of 0644 and 10 bytes; `closed`: mode 0700, with `g` of 0666; all are Alice's.
-fn behind() -> Memory {
+/// `open`: mode 0755, with `f` of mode 0644 and 10 bytes; `closed`: mode 0700, with `g` of mode 0666. Alice owns all.
+fn sample_backend() -> Memory {
     let memory = Memory::default();
     memory.make_dir(&path("open"), owner(ALICE), 0o755).unwrap();
     memory.make_dir(&path("closed"), owner(ALICE), 0o700).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn open(raw: &mut Raw, path: &str, access: Access) -> Result<Token> {
     let file = raw.walk(path)?.id;
     match raw.call(Request::Open { file, access, truncate: false })? {
         Reply::Opened { token, .. } => Ok(token),
-        other => panic!("opened and got {other:?}"),
+        other => panic!("unexpected reply to an open: {other:?}"),
     }
 }
 
@@ -44,7 +44,7 @@ fn listed(raw: &mut Raw, dir: FileId) -> Result<Vec<String>> {
             names.sort();
             Ok(names)
         }
-        other => panic!("listed {other:?}"),
+        other => panic!("unexpected reply to a listing: {other:?}"),
     }
 }
 
@@ -58,15 +58,15 @@ fn rename(raw: &mut Raw, dir: FileId, from: &str, to_dir: FileId, to: &str) -> R
 }
 
 #[test]
-fn what_is_behind_appears_with_its_owner_and_mode() {
-    let memory = behind();
+fn back_end_files_appear_with_their_owner_and_mode() {
+    let memory = sample_backend();
     let world = World::before(Arc::new(memory.clone()));
     let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
-    let there = alice.walk("open/f").unwrap();
-    let Attr { kind, mode, uid, size, buffered, .. } = there;
+    let attr = alice.walk("open/f").unwrap();
+    let Attr { kind, mode, uid, size, buffered, .. } = attr;
     assert_eq!((kind, mode, uid, size, buffered), (FileKind::File, 0o644, Uid(ALICE), 10, 0));
-    assert_eq!(there.mtime, memory.find(&path("open/f")).unwrap().unwrap().version.mtime);
-    assert_eq!(alice.walk("open/f").unwrap(), there, "it has one number, and keeps it");
+    assert_eq!(attr.mtime, memory.find(&path("open/f")).unwrap().unwrap().version.mtime);
+    assert_eq!(alice.walk("open/f").unwrap(), attr, "the id is stable");
     assert_eq!(alice.walk("link").unwrap().kind, FileKind::Symlink);
     refused(alice.walk("open/x"), ErrorKind::NotFound);
     refused(alice.walk("open/f/x"), ErrorKind::NotDirectory);
@@ -90,8 +90,8 @@ fn what_is_behind_appears_with_its_owner_and_mode() {
 }
 
 #[test]
-fn rights_that_are_lost_behind_are_lost_here() {
-    let memory = behind();
+fn permissions_removed_in_the_back_end_are_enforced() {
+    let memory = sample_backend();
     let world = World::before(Arc::new(memory.clone()));
     let mut bob = world.control().acting(BOB);
     let file = bob.walk("open/f").unwrap().id;
@@ -100,7 +100,7 @@ fn rights_that_are_lost_behind_are_lost_here() {
     memory.put(&path("open/f"), owner(ALICE), 0o644, b"public");
     let token = open(&mut bob, "open/f", Access::READ).unwrap();
     bob.call(Request::Close { token }).unwrap();
-    // Of directories that are only passed through, the server may be a moment behind.
+    // The server may notice changes of parent directories a moment later.
     memory.remove_dir(&path("open")).unwrap_err();
     memory.unlink(&path("open/f")).unwrap();
     memory.remove_dir(&path("open")).unwrap();
@@ -115,8 +115,8 @@ fn rights_that_are_lost_behind_are_lost_here() {
 }
 
 #[test]
-fn bytes_of_both_sides_are_one_file() {
-    let memory = behind();
+fn buffered_and_back_end_bytes_form_one_file() {
+    let memory = sample_backend();
     let mut world = World::before(Arc::new(memory.clone()));
     let mut control = world.control();
     let token = open(&mut control, "open/f", Access::BOTH).unwrap();
@@ -127,7 +127,7 @@ fn bytes_of_both_sides_are_one_file() {
     control.call(Request::Punch { token, offset: 1, len: 2 }).unwrap();
     assert_eq!(data.read(token, 0, 7).unwrap(), b"0\0\x003AB6");
     control.call(Request::Close { token }).unwrap();
-    assert_eq!(memory.bytes(&path("open/f")).unwrap(), b"0123456789", "nothing is written behind");
+    assert_eq!(memory.bytes(&path("open/f")).unwrap(), b"0123456789", "nothing is written to the back end");
     world.restart();
     let (mut control, mut data) = (world.control(), world.data());
     let attr = control.walk("open/f").unwrap();
@@ -135,7 +135,7 @@ fn bytes_of_both_sides_are_one_file() {
     let token = open(&mut control, "open/f", Access::BOTH).unwrap();
     assert_eq!(data.read(token, 0, 100).unwrap(), b"0\0\x003AB6789!");
     control.call(Request::Truncate { token, size: 7 }).unwrap();
-    assert_eq!(memory.bytes(&path("open/f")).unwrap(), b"0123456", "what is cut here is cut there");
+    assert_eq!(memory.bytes(&path("open/f")).unwrap(), b"0123456", "truncation reaches the back end");
     control.call(Request::Extend { token, size: 9 }).unwrap();
     assert_eq!(data.read(token, 0, 100).unwrap(), b"0\0\x003AB6\0\0");
     control.call(Request::Truncate { token, size: 0 }).unwrap();
@@ -144,8 +144,8 @@ fn bytes_of_both_sides_are_one_file() {
 }
 
 #[test]
-fn a_file_that_changed_behind_is_seen_anew_and_never_mixed() {
-    let memory = behind();
+fn file_changed_in_the_back_end_is_reread_and_never_mixed() {
+    let memory = sample_backend();
     memory.put(&path("open/h"), owner(ALICE), 0o644, b"hhhhhhhhhh");
     let world = World::before(Arc::new(memory.clone()));
     let (mut control, mut data) = (world.control(), world.data());
@@ -158,9 +158,17 @@ fn a_file_that_changed_behind_is_seen_anew_and_never_mixed() {
     assert_eq!(control.walk("open/f").unwrap().size, 7);
     refused(data.read(dirty, 0, 100), ErrorKind::Io);
     refused(control.call(Request::Truncate { token: dirty, size: 3 }), ErrorKind::Io);
-    assert_eq!(data.read(dirty, 0, 1).unwrap(), b"H", "what is here can be had");
+    assert_eq!(data.read(dirty, 0, 1).unwrap(), b"H", "buffered bytes are readable");
     assert_eq!(control.walk("open/h").unwrap().size, 10);
     let dir = control.walk("open").unwrap().id;
+    unlink(&mut control, dir, "h").unwrap();
+    assert_eq!(
+        memory.bytes(&path("open/h")).unwrap(),
+        b"another",
+        "the replacement in the back end is not removed"
+    );
+    assert_eq!(listed(&mut control, dir).unwrap(), ["f", "h"]);
+    assert_eq!(control.walk("open/h").unwrap().size, 7);
     unlink(&mut control, dir, "h").unwrap();
     assert_eq!(listed(&mut control, dir).unwrap(), ["f"]);
 
@@ -173,7 +181,7 @@ fn a_file_that_changed_behind_is_seen_anew_and_never_mixed() {
     memory.unlink(&path("open/i")).unwrap();
     refused(data.read(dirty, 0, 5), ErrorKind::Stale);
     assert_eq!(data.read(dirty, 1, 1).unwrap(), b"I");
-    assert_eq!(listed(&mut control, dir).unwrap(), ["i"], "what was changed here stays");
+    assert_eq!(listed(&mut control, dir).unwrap(), ["i"], "files with buffered changes stay");
     unlink(&mut control, dir, "i").unwrap();
     memory.remove_dir(&path("open")).unwrap();
     refused(control.walk("open/x"), ErrorKind::NotFound);
@@ -182,14 +190,14 @@ fn a_file_that_changed_behind_is_seen_anew_and_never_mixed() {
 }
 
 #[test]
-fn names_are_changed_on_both_sides() {
-    let memory = behind();
+fn name_changes_reach_the_back_end() {
+    let memory = sample_backend();
     let world = World::before(Arc::new(memory.clone()));
     let mut control = world.control();
     let taken = Request::MakeDir { dir: ROOT, name: name("open"), mode: 0o755 };
     refused(control.call(taken), ErrorKind::Exists);
     refused(control.call(Request::RemoveDir { dir: ROOT, name: name("open") }), ErrorKind::NotEmpty);
-    // A directory that is only here comes to be behind when something from behind moves into it.
+    // A directory that is only in the buffer is created in the back end when a file of the back end is moved into it.
     let new = control.make_dir(ROOT, "new", 0o751);
     let inner = control.make_dir(new, "inner", 0o755);
     let open_dir = control.walk("open").unwrap().id;
@@ -199,15 +207,16 @@ fn names_are_changed_on_both_sides() {
     rename(&mut control, ROOT, "new", open_dir, "moved").unwrap();
     assert_eq!(memory.bytes(&path("open/moved/inner/F")).unwrap(), b"0123456789");
     assert_eq!(control.walk("open/moved/inner/F").unwrap().size, 10);
-    // A directory that is on both sides is one.
+    // A directory that exists on both sides with the same owner is one directory.
     let both = control.make_dir(ROOT, "both", 0o755);
     control.create(both, "here", 0o644);
-    memory.make_dir(&path("both"), owner(ALICE), 0o755).unwrap();
+    let me = rustix::process::geteuid().as_raw();
+    memory.make_dir(&path("both"), owner(me), 0o755).unwrap();
     memory.put(&path("both/there"), owner(ALICE), 0o644, b"there");
     assert_eq!(control.walk("both").unwrap().id, both);
     assert_eq!(listed(&mut control, both).unwrap(), ["here", "there"]);
     assert_eq!(control.walk("both/there").unwrap().size, 5);
-    // What is only here takes the place of what is behind, which goes there too.
+    // A buffered file replaces one of the back end, which is removed there.
     control.create(ROOT, "mine", 0o644);
     rename(&mut control, ROOT, "mine", inner, "F").unwrap();
     assert_eq!(memory.find(&path("open/moved/inner/F")).unwrap(), None);
@@ -218,7 +227,7 @@ fn names_are_changed_on_both_sides() {
     assert_eq!(memory.find(&path("open/moved/inner")).unwrap(), None);
     unlink(&mut control, ROOT, "link").unwrap();
     assert_eq!(memory.find(&path("link")).unwrap(), None);
-    // A name that is only known here becomes its name behind when the other goes.
+    // A hard link that only the buffer knows becomes the name in the back end when the other name is removed.
     let closed = control.walk("closed").unwrap().id;
     let file = control.walk("closed/g").unwrap().id;
     control.call(Request::Link { file, dir: ROOT, name: name("second") }).unwrap();
@@ -229,8 +238,8 @@ fn names_are_changed_on_both_sides() {
 }
 
 #[test]
-fn a_file_that_is_open_is_read_to_the_end() {
-    let memory = behind();
+fn unlinked_open_back_end_file_stays_readable() {
+    let memory = sample_backend();
     let mut world = World::before(Arc::new(memory.clone()));
     let mut control = world.control();
     let token = open(&mut control, "open/f", Access::READ).unwrap();
@@ -256,7 +265,7 @@ fn a_file_that_is_open_is_read_to_the_end() {
     assert_ne!(fresh.file, token.file);
 }
 
-/// A back end that fails once, at a call, in a way.
+/// A back end in which the first `call` fails.
 fn failing(memory: &Memory, call: &'static str, fault: Fault) -> Arc<dyn Backend> {
     let left = Mutex::new(1);
     Arc::new(Faulty::new(memory.clone(), move |asked| {
@@ -269,7 +278,7 @@ fn failing(memory: &Memory, call: &'static str, fault: Fault) -> Arc<dyn Backend
 }
 
 #[test]
-fn a_back_end_that_fails_leaves_the_old_state_or_the_new() {
+fn failing_back_end_leaves_the_old_state_or_the_new() {
     type Act = fn(&mut Raw) -> Result<Reply>;
     let acts: [(&str, Act); 4] = [
         ("unlink", |raw| raw.walk("open").and_then(|dir| unlink(raw, dir.id, "f"))),
@@ -280,24 +289,24 @@ fn a_back_end_that_fails_leaves_the_old_state_or_the_new() {
         }),
     ];
     for (call, act) in acts {
-        let memory = behind();
+        let memory = sample_backend();
         let world = World::before(failing(&memory, call, Fault::Before));
         refused(act(&mut world.control()), ErrorKind::Io);
         assert_eq!(world.control().walk("open/f").unwrap().size, 10, "{call}");
         assert_eq!(memory.bytes(&path("open/f")).unwrap(), b"0123456789", "{call}");
         act(&mut world.control()).unwrap_or_else(|error| panic!("{call} again: {error}"));
 
-        let memory = behind();
+        let memory = sample_backend();
         let world = World::before(failing(&memory, call, Fault::After));
         act(&mut world.control())
-            .unwrap_or_else(|error| panic!("{call} was done, and nobody was told: {error}"));
+            .unwrap_or_else(|error| panic!("{call} took effect, but the request failed: {error}"));
         assert_ne!(memory.bytes(&path("open/f")).as_deref(), Some(&b"0123456789"[..]), "{call}");
-        let here = world.control().walk("open/f").ok().map(|attr| attr.size);
-        let there = memory.bytes(&path("open/f")).map(|bytes| bytes.len() as u64);
-        assert_eq!(here, there, "{call}");
+        let seen = world.control().walk("open/f").ok().map(|attr| attr.size);
+        let stored = memory.bytes(&path("open/f")).map(|bytes| bytes.len() as u64);
+        assert_eq!(seen, stored, "{call}");
     }
     for call in ["find", "list", "open", "read", "version"] {
-        let memory = behind();
+        let memory = sample_backend();
         let world = World::before(failing(&memory, call, Fault::Before));
         let mut control = world.control();
         let tries: Vec<ErrorKind> = (0..2)
@@ -308,6 +317,6 @@ fn a_back_end_that_fails_leaves_the_old_state_or_the_new() {
                 read.err().map(|error| error.kind())
             })
             .collect();
-        assert_eq!(tries, [ErrorKind::Io], "{call} fails once, and is asked again");
+        assert_eq!(tries, [ErrorKind::Io], "{call} fails once, and the retry succeeds");
     }
 }

@@ -1,15 +1,15 @@
-//! Epochs: words by which one process lets others know that what it told them counts no more.
+//! Epochs: shared words by which the server invalidates leased replies in other processes.
 //!
 //! ```text
-//! 0      magic; life: not 0 while whoever made the file is there, or died and nobody else is
-//! 4096   WORDS words: the first is that of the tree, the others are shared by files, each by its number
+//! 0      magic; boot: nonzero while the server that created the file runs (stays nonzero if it crashes)
+//! 4096   WORDS words: word 0 belongs to the tree; files share the others by file number
 //! ```
 //!
-//! A word counts changes; its lowest bits say how many are under way. What was told is told with the words as they were, a
-//! [`Lease`]. It counts for as long as they are the same, which whoever was told sees without asking. In which order words
-//! are read and written is in `protocol`.
+//! A word counts changes; its low bits count the changes in progress. The server sends a reply together with the values
+//! of the words, a [`Lease`]. The lease is valid while the words are unchanged, which the client checks without a
+//! request. The module `protocol` defines the order of reads and writes.
 //!
-//! **Invariant**: once a change can be seen by anybody, no lease on what was before it counts.
+//! **Invariant**: once any process can see a change, no lease on the state before it is valid.
 
 mod protocol;
 
@@ -20,23 +20,23 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that files share. Files that were made one after the other have different ones.
+/// Number of words shared by files. Files created in sequence have different words.
 const FILES: u64 = 1 << 15;
-/// What the file is called, beside the queues whose answers it is about.
+/// Name of the file, in the directory of the queues.
 pub const EPOCHS_NAME: &str = "names.epochs";
-/// Bytes of the file.
+/// Size of the file in bytes.
 pub const EPOCHS_BYTES: u64 = WORDS_AT as u64 + (FILES + 1) * 8;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"fbepoch1");
-const LIFE_AT: usize = 64;
+const BOOT_AT: usize = 64;
 const WORDS_AT: usize = 4096;
 
 thread_local! {
-    /// Moments that this thread has made.
+    /// Number of moments that this thread has created.
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What was told counts for as long as these words stand.
+/// A lease on a reply: valid while the words have these values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
     tree: u64,
@@ -44,30 +44,30 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether all directories were at the same places in both.
+    /// Whether no directory moved between the two leases.
     #[must_use]
     pub fn is_same_tree(self, other: Lease) -> bool {
         self.tree == other.tree
     }
 
-    /// Whether nothing of the file has changed between this one and another, wherever it is.
+    /// Whether the file did not change between the two leases.
     #[must_use]
     pub fn is_same_file(self, other: Lease) -> bool {
         self.file == other.file
     }
 
-    /// The words of a lease, for whoever passes it on.
+    /// The words of a lease, for transmission.
     pub(crate) fn words(lease: Option<Lease>) -> [u64; 2] {
         lease.map_or([u64::MAX; 2], |lease| [lease.tree, lease.file])
     }
 
-    /// The lease that words mean, if they mean one.
+    /// The lease with these words, if they form one.
     pub(crate) fn of([tree, file]: [u64; 2]) -> Option<Lease> {
         protocol::is_lease([tree, file]).then_some(Lease { tree, file })
     }
 }
 
-/// When something began to be looked up.
+/// The start time of a lookup, counted in changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment(u64);
 
@@ -75,8 +75,8 @@ struct Mapped(Map);
 
 impl Mapped {
     fn at(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: `at` checks the range; every word lies at a multiple of eight of a mapping that begins at a page, lives
-        // as long as the borrow, and is never used but as an atomic.
+        // SAFETY: `at` checks the range; every word lies at a multiple of eight of a mapping that begins at a page,
+        // lives as long as the borrow, and is accessed only through atomics.
         unsafe { AtomicU64::from_ptr(self.0.at(at, 8).cast()) }
     }
 
@@ -91,8 +91,8 @@ fn word_of(file: u64) -> usize {
 }
 
 impl Words for Mapped {
-    fn life(&self) -> u64 {
-        self.at(LIFE_AT).load(Ordering::Acquire)
+    fn boot(&self) -> u64 {
+        self.at(BOOT_AT).load(Ordering::Acquire)
     }
 
     fn load(&self, word: usize) -> u64 {
@@ -108,68 +108,69 @@ impl Words for Mapped {
     }
 }
 
-/// The side that makes changes.
+/// The server side, which makes changes.
 pub struct Epochs {
     words: Mapped,
-    /// Counts beginnings and ends of changes.
+    /// Counts the starts and ends of changes.
     moments: AtomicU64,
 }
 
 impl Epochs {
-    /// Begins in a file of zeros; `life` is not 0, and another for every one.
-    pub fn create(file: &File, life: u64) -> io::Result<Epochs> {
+    /// Initializes a file of zeros. `boot` is nonzero and unique to this run of the server.
+    pub fn create(file: &File, boot: u64) -> io::Result<Epochs> {
         let words = Mapped(Map::new(file, EPOCHS_BYTES as usize)?);
-        words.at(LIFE_AT).store(life, Ordering::Relaxed);
+        words.at(BOOT_AT).store(boot, Ordering::Relaxed);
         words.at(0).store(MAGIC, Ordering::Release);
         Ok(Epochs { words, moments: AtomicU64::new(0) })
     }
 
-    /// Whoever made this file is gone: what it told counts no more.
+    /// Invalidates all leases of a server that no longer runs.
     pub fn end(file: &File) -> io::Result<()> {
         if file.metadata()?.len() < EPOCHS_BYTES {
             return Ok(());
         }
-        Mapped(Map::new(file, EPOCHS_BYTES as usize)?).at(LIFE_AT).store(0, Ordering::SeqCst);
+        Mapped(Map::read_in(file, EPOCHS_BYTES as usize)?).at(BOOT_AT).store(0, Ordering::SeqCst);
         Ok(())
     }
 
-    /// What was told counts no more, nor does what will be.
+    /// Invalidates all leases, including future ones.
     pub fn retire(&self) {
-        self.words.at(LIFE_AT).store(0, Ordering::SeqCst);
+        self.words.at(BOOT_AT).store(0, Ordering::SeqCst);
     }
 
-    /// Something of a file is about to be changed.
+    /// Marks the start of a change to a file.
     pub fn begin_file(&self, file: u64) {
         protocol::begin(self, word_of(file));
     }
 
-    /// It is changed.
+    /// Marks the end of a change to a file.
     pub fn done_file(&self, file: u64) {
         protocol::done(self, word_of(file));
     }
 
-    /// Where directories are, or who may pass through them, is about to be changed.
+    /// Marks the start of a change to directory locations or search permissions.
     pub fn begin_tree(&self) {
         protocol::begin(self, TREE);
     }
 
-    /// It is changed.
+    /// Marks the end of a change to the tree.
     pub fn done_tree(&self) {
         protocol::done(self, TREE);
     }
 
-    /// Something of a file is being changed, and who wants to see it before and after that has to wait until it is done.
+    /// Marks a change to a file that is made under a lock which every lookup takes.
     pub fn changed(&self, file: u64) {
         protocol::changed(self, word_of(file));
     }
 
-    /// The present: to be asked for before anything is looked up that is to be leased.
+    /// The current moment. Take it before a lookup whose result is to be leased.
     #[must_use]
     pub fn moment(&self) -> Moment {
         Moment(self.of_others())
     }
 
-    /// A lease on what was looked up about a file since a moment; none if somebody else has begun or ended a change since.
+    /// A lease on the result of a lookup of a file since a moment. `None` if another thread began or ended a change
+    /// since.
     #[must_use]
     pub fn lease(&self, since: Moment, file: u64) -> Option<Lease> {
         protocol::lease(self, since.0, word_of(file)).and_then(Lease::of)
@@ -177,8 +178,8 @@ impl Epochs {
 }
 
 impl Words for Epochs {
-    fn life(&self) -> u64 {
-        self.words.life()
+    fn boot(&self) -> u64 {
+        self.words.boot()
     }
 
     fn load(&self, word: usize) -> u64 {
@@ -201,42 +202,43 @@ impl Moments for Epochs {
     }
 
     fn of_others(&self) -> u64 {
-        // What this thread does itself meanwhile is part of what it looks up.
+        // Changes that this thread makes itself are part of its lookup.
         self.moments.load(Ordering::SeqCst).wrapping_sub(OWN.get())
     }
 }
 
-/// The side that was told something.
-pub struct Told {
+/// The client side, which checks leases.
+pub struct EpochReader {
     words: Mapped,
-    life: u64,
+    boot: u64,
 }
 
-impl Told {
-    /// Opens the epochs of a life that has not ended.
-    pub fn open(file: &File) -> io::Result<Told> {
-        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "no epochs of somebody who is there");
+impl EpochReader {
+    /// Opens the epochs of a running server.
+    pub fn open(file: &File) -> io::Result<EpochReader> {
+        let nonsense =
+            || io::Error::new(io::ErrorKind::InvalidData, "the epochs file belongs to no running server");
         if file.metadata()?.len() < EPOCHS_BYTES {
             return Err(nonsense());
         }
         let words = Mapped(Map::readable(file, EPOCHS_BYTES as usize)?);
-        let life = words.at(LIFE_AT).load(Ordering::Acquire);
-        if words.at(0).load(Ordering::Acquire) != MAGIC || life == 0 {
+        let boot = words.at(BOOT_AT).load(Ordering::Acquire);
+        if words.at(0).load(Ordering::Acquire) != MAGIC || boot == 0 {
             return Err(nonsense());
         }
-        Ok(Told { words, life })
+        Ok(EpochReader { words, boot })
     }
 
-    /// Whether what was told about a file counts.
+    /// Whether a lease on a file is still valid.
     #[must_use]
     pub fn stands(&self, lease: Lease, file: u64) -> bool {
-        protocol::stands(&self.words, self.life, [lease.tree, lease.file], word_of(file))
+        protocol::stands(&self.words, self.boot, [lease.tree, lease.file], word_of(file))
     }
 
-    /// Whether what was told about the way to it counts.
+    /// Whether a lease on the path to a file is still valid.
     #[must_use]
     pub fn stands_for_tree(&self, lease: Lease) -> bool {
-        protocol::stands_for_tree(&self.words, self.life, lease.tree)
+        protocol::stands_for_tree(&self.words, self.boot, lease.tree)
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_stands_until_something_that_it_is_about_changes() {
+    fn lease_is_valid_until_its_file_or_the_tree_changes() {
         type Event = fn(&Epochs);
         let nothing: Event = |_| {};
         let cases: [(&str, Event, Event, Option<bool>); 9] = [
@@ -278,16 +280,16 @@ mod tests {
         for (case, before, after, expected) in cases {
             let file = file();
             let epochs = Epochs::create(&file, 5).unwrap();
-            let told = Told::open(&file).unwrap();
+            let reader = EpochReader::open(&file).unwrap();
             before(&epochs);
             let lease = epochs.lease(epochs.moment(), 7);
             after(&epochs);
-            assert_eq!(lease.map(|lease| told.stands(lease, 7)), expected, "{case}");
+            assert_eq!(lease.map(|lease| reader.stands(lease, 7)), expected, "{case}");
         }
     }
 
     #[test]
-    fn what_others_do_meanwhile_is_not_leased_and_what_one_does_oneself_is() {
+    fn concurrent_changes_prevent_a_lease_but_own_changes_do_not() {
         let file = file();
         let epochs = Epochs::create(&file, 5).unwrap();
         let since = epochs.moment();
@@ -304,25 +306,25 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_life_ends_its_leases() {
+    fn end_of_a_boot_invalidates_its_leases() {
         let file = file();
-        assert!(Told::open(&file).is_err(), "nobody has begun");
+        assert!(EpochReader::open(&file).is_err(), "nobody has begun");
         let epochs = Epochs::create(&file, 5).unwrap();
-        let told = Told::open(&file).unwrap();
+        let reader = EpochReader::open(&file).unwrap();
         let lease = epochs.lease(epochs.moment(), 7).unwrap();
-        assert!(told.stands(lease, 7) && told.stands_for_tree(lease));
+        assert!(reader.stands(lease, 7) && reader.stands_for_tree(lease));
         Epochs::end(&file).unwrap();
         epochs.retire();
-        assert!(!told.stands(lease, 7) && !told.stands_for_tree(lease));
-        assert!(Told::open(&file).is_err());
+        assert!(!reader.stands(lease, 7) && !reader.stands_for_tree(lease));
+        assert!(EpochReader::open(&file).is_err());
         assert_eq!(Lease::of(Lease::words(Some(lease))), Some(lease));
         assert_eq!(Lease::of(Lease::words(None)), None);
     }
 
     #[test]
-    fn readers_beside_changes_never_believe_what_was_before_something_that_they_have_seen() {
+    fn readers_never_accept_a_lease_older_than_a_change_they_saw() {
         let file = file();
-        let (epochs, told) = (Epochs::create(&file, 5).unwrap(), Told::open(&file).unwrap());
+        let (epochs, reader) = (Epochs::create(&file, 5).unwrap(), EpochReader::open(&file).unwrap());
         let (value, end) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -337,7 +339,7 @@ mod tests {
             while !end.load(Ordering::SeqCst) {
                 let seen = value.load(Ordering::SeqCst);
                 if let Some((before, lease)) = kept
-                    && told.stands(lease, 7)
+                    && reader.stands(lease, 7)
                 {
                     assert!(before >= seen, "{before} {seen}");
                     continue;

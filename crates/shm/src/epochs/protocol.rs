@@ -1,79 +1,79 @@
-//! The words of epochs and the order in which they are read and written, apart from where they live: the same code runs on
-//! mapped memory and in the model.
+//! The words of epochs and the order in which they are read and written, independent of where they are stored: the same
+//! code runs on mapped memory and in the loom model.
 //!
 //! ```text
-//! changes                                  tells                           was told
-//! moments ← + 1                            m ← moments                     life, tree, word are
-//! word ← + one change, + 1 under way       what is to be told              those of the lease:
-//! make the change                          lease ← tree, word              it counts
-//! moments ← + 1                            moments = m, none under way:
-//! word ← − 1 under way                     tell it with the lease
-//! answer whoever wanted it
+//! change (server)                          reply (server)                  check (client)
+//! moments ← + 1                            m ← moments                     boot, tree, word equal
+//! word ← + one change, + 1 in progress     look up the reply               those of the lease:
+//! make the change                          lease ← tree, word              the lease is valid
+//! moments ← + 1                            moments = m, none in progress:
+//! word ← − 1 in progress                   send it with the lease
+//! reply to the request
 //! ```
 //!
-//! **Invariant**: once a change can be seen by anybody, no lease on what was before it counts.
+//! **Invariant**: once any process can see a change, no lease on the state before it is valid.
 
-/// A change, above those under way.
+/// One change, in the bits above those of the changes in progress.
 const CHANGE: u64 = 1 << 16;
-/// How many are under way.
-const UNDER_WAY: u64 = CHANGE - 1;
-/// The word of the tree.
+/// Mask of the number of changes in progress.
+const IN_PROGRESS: u64 = CHANGE - 1;
+/// Index of the word of the tree.
 pub(super) const TREE: usize = 0;
 
-/// Where the words live that others are shown.
+/// Storage of the shared words.
 pub(super) trait Words {
-    /// Not 0 while whoever tells is there.
-    fn life(&self) -> u64;
+    /// Nonzero while the server runs.
+    fn boot(&self) -> u64;
     fn load(&self, word: usize) -> u64;
     fn add(&self, word: usize, by: u64);
     fn subtract(&self, word: usize, by: u64);
 }
 
-/// Where whoever tells counts beginnings and ends of changes.
+/// The server's counter of starts and ends of changes.
 pub(super) trait Moments {
-    /// One more.
+    /// Increments the counter.
     fn pass(&self);
-    /// How many there were, but for those that the calling thread has made itself.
+    /// The count without the increments of the calling thread.
     fn of_others(&self) -> u64;
 }
 
-/// A change is about to be made.
+/// Marks the start of a change.
 pub(super) fn begin(side: &(impl Words + Moments), word: usize) {
     side.pass();
     side.add(word, CHANGE + 1);
 }
 
-/// It is made.
+/// Marks the end of a change.
 pub(super) fn done(side: &(impl Words + Moments), word: usize) {
     side.pass();
     side.subtract(word, 1);
 }
 
-/// A change is being made under a lock that whoever looks has to take.
+/// Marks a change made under a lock that every lookup takes.
 pub(super) fn changed(side: &(impl Words + Moments), word: usize) {
     side.pass();
     side.add(word, CHANGE);
 }
 
-/// The words, if nobody has begun or ended a change since a moment, and none is under way.
+/// The words, if no other thread began or ended a change since a moment and none is in progress.
 pub(super) fn lease(side: &(impl Words + Moments), since: u64, word: usize) -> Option<[u64; 2]> {
     let words = [side.load(TREE), side.load(word)];
     (is_lease(words) && side.of_others() == since).then_some(words)
 }
 
-/// Whether words can be those of a lease.
+/// Whether words can form a lease, that is, no change is in progress.
 pub(super) fn is_lease([tree, file]: [u64; 2]) -> bool {
-    (tree | file) & UNDER_WAY == 0
+    (tree | file) & IN_PROGRESS == 0
 }
 
-/// Whether what was told with these words in this life counts.
-pub(super) fn stands(side: &impl Words, life: u64, [tree, file]: [u64; 2], word: usize) -> bool {
-    stands_for_tree(side, life, tree) && side.load(word) == file
+/// Whether a lease of this boot is still valid.
+pub(super) fn stands(side: &impl Words, boot: u64, [tree, file]: [u64; 2], word: usize) -> bool {
+    stands_for_tree(side, boot, tree) && side.load(word) == file
 }
 
-/// Whether what was told about the way counts.
-pub(super) fn stands_for_tree(side: &impl Words, life: u64, tree: u64) -> bool {
-    side.life() == life && side.load(TREE) == tree
+/// Whether the tree part of a lease is still valid.
+pub(super) fn stands_for_tree(side: &impl Words, boot: u64, tree: u64) -> bool {
+    side.boot() == boot && side.load(TREE) == tree
 }
 
 #[cfg(test)]
@@ -83,23 +83,23 @@ mod tests {
     use loom::sync::{Arc, Mutex};
     use std::cell::Cell;
 
-    const LIFE: u64 = 5;
+    const BOOT: u64 = 5;
     const FILE: usize = 1;
 
-    /// The words in the model's memory, and what they are about.
+    /// The words in the model's memory, and the state they protect.
     struct Memory {
-        life: AtomicU64,
+        boot: AtomicU64,
         words: [AtomicU64; 2],
         moments: AtomicU64,
-        /// Counts changes that anybody can look up.
+        /// Counts changes; read without a lock.
         value: AtomicU64,
-        /// The same, looked up and changed under a lock.
+        /// Counts changes; read and changed under a lock.
         locked: Mutex<u64>,
-        /// What the last answer, to whomever, said or made.
+        /// The newest value that any reply reported or created.
         answered: AtomicU64,
     }
 
-    /// One thread's view of them.
+    /// One thread's view of the memory.
     struct View {
         memory: Arc<Memory>,
         own: Cell<u64>,
@@ -108,7 +108,7 @@ mod tests {
     impl View {
         fn new() -> View {
             let memory = Memory {
-                life: AtomicU64::new(LIFE),
+                boot: AtomicU64::new(BOOT),
                 words: [AtomicU64::new(0), AtomicU64::new(0)],
                 moments: AtomicU64::new(0),
                 value: AtomicU64::new(0),
@@ -118,12 +118,12 @@ mod tests {
             View { memory: Arc::new(memory), own: Cell::new(0) }
         }
 
-        /// Another thread's.
+        /// A view for another thread.
         fn another(&self) -> View {
             View { memory: self.memory.clone(), own: Cell::new(0) }
         }
 
-        /// Makes a change, and answers whoever wanted it.
+        /// Makes a change and replies to its request.
         fn change(&self, word: usize) {
             begin(self, word);
             let value = self.memory.value.fetch_add(1, Ordering::AcqRel) + 1;
@@ -131,7 +131,7 @@ mod tests {
             self.memory.answered.fetch_max(value, Ordering::AcqRel);
         }
 
-        /// The same, under a lock.
+        /// Makes a change under the lock.
         fn change_locked(&self) {
             let mut locked = self.memory.locked.lock().unwrap();
             changed(self, FILE);
@@ -141,28 +141,28 @@ mod tests {
             self.memory.answered.fetch_max(value, Ordering::AcqRel);
         }
 
-        /// Looks something up, and tells it with a lease if there is one.
-        fn tell(&self, look: impl FnOnce(&View) -> u64) -> Option<(u64, [u64; 2])> {
+        /// Looks up a value and returns it with a lease, if one is available.
+        fn notify(&self, look: impl FnOnce(&View) -> u64) -> Option<(u64, [u64; 2])> {
             let since = self.of_others();
             let value = look(self);
             self.memory.answered.fetch_max(value, Ordering::AcqRel);
             lease(self, since, FILE).map(|words| (value, words))
         }
 
-        /// Believes what was told if it counts, and then it must be no older than any answer before.
-        fn believe(&self, told: Option<(u64, [u64; 2])>) {
+        /// Accepts a leased value if the lease is valid; it must then be no older than any earlier reply.
+        fn accept(&self, leased: Option<(u64, [u64; 2])>) {
             let answered = self.memory.answered.load(Ordering::Acquire);
-            if let Some((value, words)) = told
-                && stands(self, LIFE, words, FILE)
+            if let Some((value, words)) = leased
+                && stands(self, BOOT, words, FILE)
             {
-                assert!(value >= answered, "{value} is believed after an answer that said {answered}");
+                assert!(value >= answered, "{value} was accepted after a reply that reported {answered}");
             }
         }
     }
 
     impl Words for View {
-        fn life(&self) -> u64 {
-            self.memory.life.load(Ordering::Acquire)
+        fn boot(&self) -> u64 {
+            self.memory.boot.load(Ordering::Acquire)
         }
 
         fn load(&self, word: usize) -> u64 {
@@ -193,90 +193,90 @@ mod tests {
         view.memory.value.load(Ordering::Acquire)
     }
 
-    /// Somebody changes something while somebody else is told about it, and believes it as long as it counts.
-    fn believed_beside(change: fn(&View), look: fn(&View) -> u64) {
+    /// One thread makes a change while another obtains a lease and uses the value while the lease is valid.
+    fn check_concurrent(change: fn(&View), look: fn(&View) -> u64) {
         loom::model(move || {
             let view = View::new();
             let changing = view.another();
             let changing = loom::thread::spawn(move || change(&changing));
-            let told = view.tell(look);
-            view.believe(told);
-            view.believe(told);
+            let leased = view.notify(look);
+            view.accept(leased);
+            view.accept(leased);
             changing.join().unwrap();
-            view.believe(told);
-            let told = view.tell(look);
-            assert!(told.is_some(), "nobody changes anything any more");
-            view.believe(told);
+            view.accept(leased);
+            let leased = view.notify(look);
+            assert!(leased.is_some(), "no change is in progress");
+            view.accept(leased);
         });
     }
 
     #[test]
-    fn whoever_was_told_never_believes_what_was_before_an_answer() {
+    fn leased_value_is_never_older_than_a_reply() {
         for change in [|view: &View| view.change(FILE), |view: &View| view.change(TREE)] {
-            believed_beside(change, look);
+            check_concurrent(change, look);
         }
     }
 
     #[test]
-    fn nor_where_a_lock_says_what_was_first() {
-        believed_beside(View::change_locked, |view| *view.memory.locked.lock().unwrap());
+    fn locked_change_never_leaves_an_older_value_leased() {
+        check_concurrent(View::change_locked, |view| *view.memory.locked.lock().unwrap());
     }
 
     #[test]
-    fn who_tells_may_have_changed_it_himself_and_another_at_the_same_time() {
+    fn lease_is_correct_with_an_own_and_a_concurrent_change() {
         loom::model(|| {
             let view = View::new();
             let changing = view.another();
             let changing = loom::thread::spawn(move || changing.change(FILE));
-            let told = view.tell(|view| {
+            let leased = view.notify(|view| {
                 view.change(FILE);
                 look(view)
             });
-            view.believe(told);
+            view.accept(leased);
             changing.join().unwrap();
-            view.believe(told);
+            view.accept(leased);
         });
     }
 
     #[test]
-    fn what_another_reader_saw_counts_too() {
+    fn value_seen_by_another_reader_invalidates_older_leases() {
         loom::model(|| {
             let view = View::new();
             let (changing, asking) = (view.another(), view.another());
-            let told = view.tell(look);
-            assert!(told.is_some());
+            let leased = view.notify(look);
+            assert!(leased.is_some());
             let changing = loom::thread::spawn(move || {
                 begin(&changing, FILE);
                 changing.memory.value.store(1, Ordering::Release);
-                // Not done yet, and nobody was answered who wanted it.
+                // The change is not done, and its request has no reply yet.
             });
-            // Somebody asks meanwhile, and is answered what he finds.
+            // A concurrent request receives the value that the lookup finds.
             let asking = loom::thread::spawn(move || {
                 asking.memory.answered.fetch_max(look(&asking), Ordering::AcqRel);
             });
-            view.believe(told);
+            view.accept(leased);
             asking.join().unwrap();
-            view.believe(told);
+            view.accept(leased);
             changing.join().unwrap();
         });
     }
 
     #[test]
-    fn the_end_of_a_life_comes_before_whatever_the_next_one_answers() {
+    fn end_of_a_boot_precedes_replies_of_the_next() {
         loom::model(|| {
             let view = View::new();
-            let told = view.tell(look);
-            assert!(told.is_some());
+            let leased = view.notify(look);
+            assert!(leased.is_some());
             let next = view.another();
             let living = loom::thread::spawn(move || {
-                next.memory.life.store(0, Ordering::Release);
-                // The next life has words of its own: those of the last stay as they are.
+                next.memory.boot.store(0, Ordering::Release);
+                // The next boot has its own words; those of the previous boot stay as they are.
                 let value = next.memory.value.fetch_add(1, Ordering::AcqRel) + 1;
                 next.memory.answered.fetch_max(value, Ordering::AcqRel);
             });
-            view.believe(told);
+            view.accept(leased);
             living.join().unwrap();
-            assert!(!stands(&view, LIFE, told.unwrap().1, FILE));
+            assert!(!stands(&view, BOOT, leased.unwrap().1, FILE));
         });
     }
 }

@@ -1,22 +1,22 @@
-//! Queues: mapped files through which the threads of one process ask another, and are answered, without a socket.
+//! Queues: mapped files through which the threads of one process send requests to another, without a socket.
 //!
 //! ```text
-//! 0      magic, nonce                                            written once, by the clerk
-//! 4096   posted: a bit for every slot in which something is asked
-//! 8192   SLOTS slots of 2048 bytes: state, lengths, core of who asks, lease on a line of their own; request; reply
+//! 0      magic, nonce                                            written once, by the server
+//! 4096   posted: one bit for every slot that holds a request
+//! 8192   SLOTS slots of 2048 bytes: a line of state, lengths, client core and lease; request; reply
 //! ```
 //!
-//! Who asks claims slots in memory of its own: nobody else asks in this queue. What is in the file is believed by
-//! neither side: the clerk knows by itself which slots it has taken, and copies a request once before it looks at it.
+//! The client allocates slots in its private memory: it is the only client of the queue. Neither side trusts the file:
+//! the server tracks in its own memory which slots it has taken, and copies a request once before it parses it.
 
-mod aside;
+mod core_affinity;
 mod protocol;
 mod spin;
 
-pub use aside::{Aside, Away, Core};
+pub use core_affinity::{Aside, Away, Core};
 pub use spin::{Looked, Spin};
 
-use crate::bell::Bell;
+use crate::doorbell::Doorbell;
 use crate::epochs::Lease;
 use crate::map::Map;
 use crate::ring::Nonce;
@@ -29,13 +29,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Slots of a queue.
+/// Number of slots of a queue.
 pub const QUEUE_SLOTS: u32 = 32;
-/// Most bytes of a request.
+/// Maximum size of a request in bytes.
 pub const MOST_REQUEST: usize = REPLY_AT - REQUEST_AT;
-/// Most bytes of a reply.
+/// Maximum size of a reply in bytes.
 pub const MOST_REPLY: usize = SLOT - REPLY_AT;
-/// Bytes of a queue's file.
+/// Size of a queue file in bytes.
 pub const QUEUE_BYTES: u64 = (SLOTS_AT + QUEUE_SLOTS as usize * SLOT) as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"fbqueue1");
@@ -51,19 +51,19 @@ const LEASE_AT: usize = 16;
 const REQUEST_AT: usize = 64;
 const REPLY_AT: usize = 1024;
 
-/// Lengths that are none.
+/// Reply lengths with a special meaning.
 const UNKNOWN: u32 = u32::MAX;
 const ELSEWHERE: u32 = u32::MAX - 1;
 
 struct Mapped {
     map: Map,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
 }
 
 impl Mapped {
     fn long(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` checks the range; every word lies at a multiple of eight of a mapping that begins at a page,
-        // lives as long as the borrow, and is never used but as an atomic.
+        // lives as long as the borrow, and is accessed only through atomics.
         unsafe { AtomicU64::from_ptr(self.map.at(at, 8).cast()) }
     }
 
@@ -78,15 +78,15 @@ impl Mapped {
 
     fn put(&self, slot: u32, at: usize, bytes: &[u8]) {
         let to = self.map.at(place(slot) + at, bytes.len());
-        // SAFETY: `at` checked the range; `bytes` is memory of this process that the mapping does not overlap, and
-        // nobody in this process has a reference into the mapping.
+        // SAFETY: `at` checked the range; `bytes` is memory of this process that the mapping does not overlap, and no
+        // code in this process has a reference into the mapping.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
     fn get(&self, slot: u32, at: usize, into: &mut [u8]) {
         let from = self.map.at(place(slot) + at, into.len());
-        // SAFETY: as above. Another process may change the bytes meanwhile: any bytes are bytes, and whoever reads them
-        // judges the copy.
+        // SAFETY: as above. Another process may change the bytes meanwhile: any byte value is valid, and the caller
+        // validates the copy.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
     }
 
@@ -130,8 +130,8 @@ impl Words for Mapped {
         self.long(POSTED_AT).load(Ordering::Acquire) != 0
     }
 
-    fn clerk_sleeps(&self) -> bool {
-        self.bell.is_waited_for()
+    fn server_sleeps(&self) -> bool {
+        self.doorbell.is_waited_for()
     }
 
     fn fence(&self) {
@@ -139,40 +139,43 @@ impl Words for Mapped {
     }
 }
 
-/// The side that asks, in any number of threads of one process.
-pub struct Asker {
+/// The client side, for any number of threads of one process.
+pub struct QueueClient {
     cells: Mapped,
-    /// Slots that are in use, and of those the ones that nobody waits for.
+    /// Slots in use, and the subset of them whose request was abandoned.
     claimed: AtomicU64,
-    forsaken: AtomicU64,
+    abandoned: AtomicU64,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answered {
-    /// These bytes.
+    /// The reply.
     Bytes(Vec<u8>),
-    /// It has to be asked elsewhere: nothing was done, or nothing that matters.
+    /// The request must be sent over the socket: the server did not carry it out, or only in parts that may be
+    /// repeated.
     Elsewhere,
-    /// Nobody knows whether it was done.
+    /// It is unknown whether the request was carried out.
     Unknown,
 }
 
-impl Asker {
-    /// Opens a queue that has this nonce, and the bell of its clerk; a file with another nonce is not the one that was
-    /// meant.
-    pub fn open(file: &File, bell: &File, nonce: Nonce) -> io::Result<Arc<Asker>> {
+impl QueueClient {
+    /// Opens the queue with this nonce and the doorbell of its server. A file with another nonce is refused.
+    pub fn open(file: &File, doorbell: &File, nonce: Nonce) -> io::Result<Arc<QueueClient>> {
         let map = Map::new(file, QUEUE_BYTES as usize)?;
-        let cells = Mapped { map, bell: Arc::new(Bell::new(bell)?) };
+        let cells = Mapped { map, doorbell: Arc::new(Doorbell::new(doorbell)?) };
         if cells.long(0).load(Ordering::Acquire) != MAGIC || cells.nonce() != nonce {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the queue that was meant"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the queue file has another magic number or nonce",
+            ));
         }
-        Ok(Arc::new(Asker { cells, claimed: AtomicU64::new(0), forsaken: AtomicU64::new(0) }))
+        Ok(Arc::new(QueueClient { cells, claimed: AtomicU64::new(0), abandoned: AtomicU64::new(0) }))
     }
 
-    /// Asks; `None` if the request is too long, or every slot is in use.
+    /// Posts a request. `None` if it is too long or every slot is in use.
     #[must_use]
-    pub fn ask(self: &Arc<Asker>, request: &[u8]) -> Option<Asked> {
+    pub fn ask(self: &Arc<QueueClient>, request: &[u8]) -> Option<Asked> {
         if request.len() > MOST_REQUEST {
             return None;
         }
@@ -180,10 +183,10 @@ impl Asker {
         self.cells.put(slot, REQUEST_AT, request);
         self.cells.word(slot, REQUEST_LEN_AT).store(request.len() as u32, Ordering::Relaxed);
         self.cells.word(slot, CORE_AT).store(Core::here().word(), Ordering::Relaxed);
-        if protocol::ask(&self.cells, slot) {
-            self.cells.bell.wake();
+        if protocol::post_request(&self.cells, slot) {
+            self.cells.doorbell.wake();
         }
-        Some(Asked { asker: Arc::clone(self), slot })
+        Some(Asked { client: Arc::clone(self), slot })
     }
 
     fn claim(&self) -> Option<u32> {
@@ -204,17 +207,17 @@ impl Asker {
         }
     }
 
-    /// Frees slots that nobody waits for and that are answered; the claims after that, if there were any.
+    /// Frees abandoned slots that have a reply. Returns the slots then in use, if any were freed.
     fn reap(&self) -> Option<u64> {
         let mut found = false;
-        let mut forsaken = self.forsaken.load(Ordering::Acquire);
-        while forsaken != 0 {
-            let slot = forsaken.trailing_zeros();
-            forsaken &= forsaken - 1;
+        let mut abandoned = self.abandoned.load(Ordering::Acquire);
+        while abandoned != 0 {
+            let slot = abandoned.trailing_zeros();
+            abandoned &= abandoned - 1;
             let bit = 1 << slot;
-            // Whoever takes the bit away frees the slot.
+            // The thread that clears the bit frees the slot.
             if protocol::is_answered(&self.cells, slot)
-                && self.forsaken.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+                && self.abandoned.fetch_and(!bit, Ordering::AcqRel) & bit != 0
             {
                 self.claimed.fetch_and(!bit, Ordering::Release);
                 found = true;
@@ -224,58 +227,58 @@ impl Asker {
     }
 }
 
-/// A request that was asked. Dropped, it is still carried out, and nobody hears of it.
+/// A posted request. If it is dropped, the server still carries it out and the reply is discarded.
 pub struct Asked {
-    asker: Arc<Asker>,
+    client: Arc<QueueClient>,
     slot: u32,
 }
 
 impl Asked {
-    /// Whether it is answered.
+    /// Whether the reply is available.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        protocol::is_answered(&self.asker.cells, self.slot)
+        protocol::is_answered(&self.client.cells, self.slot)
     }
 
-    /// Whether it is in vain to look for the answer: who would give it waits for the core that this thread runs on.
+    /// Whether spinning for the reply is useless, because the server waits for the core of this thread.
     #[must_use]
     pub fn is_served_here(&self) -> bool {
-        self.asker.cells.bell.core().is_some_and(Core::is_here)
+        self.client.cells.doorbell.core().is_some_and(Core::is_here)
     }
 
-    /// Sleeps until it is answered, or for so long; it may wake up for no reason.
+    /// Sleeps until the reply is available or `patience` expires; may wake spuriously.
     pub fn sleep(&self, patience: Duration) {
-        if !protocol::may_sleep(&self.asker.cells, self.slot) {
+        if !protocol::may_sleep(&self.client.cells, self.slot) {
             return;
         }
         let patience = futex::Timespec {
             tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(patience.subsec_nanos()),
         };
-        let word = self.asker.cells.word(self.slot, STATE_AT);
+        let word = self.client.cells.word(self.slot, STATE_AT);
         let waited = futex::wait(word, futex::Flags::empty(), State::Asleep as u32, Some(&patience));
         debug_assert!(matches!(waited, Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)));
     }
 
-    /// How long the answer counts, if that was said with it.
+    /// The lease on the reply, if the server sent one.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
-        let words = self.asker.cells.lease(self.slot).map(|word| word.load(Ordering::Relaxed));
+        let words = self.client.cells.lease(self.slot).map(|word| word.load(Ordering::Relaxed));
         Lease::of(words).filter(|_| self.is_answered())
     }
 
-    /// What came of it; `None` before it is answered, and where the answer is none.
+    /// The result; `None` if there is no reply yet or the reply is malformed.
     #[must_use]
     pub fn answer(&self) -> Option<Answered> {
         if !self.is_answered() {
             return None;
         }
-        match self.asker.cells.word(self.slot, REPLY_LEN_AT).load(Ordering::Relaxed) {
+        match self.client.cells.word(self.slot, REPLY_LEN_AT).load(Ordering::Relaxed) {
             UNKNOWN => Some(Answered::Unknown),
             ELSEWHERE => Some(Answered::Elsewhere),
             len if len as usize <= MOST_REPLY => {
                 let mut bytes = vec![0; len as usize];
-                self.asker.cells.get(self.slot, REPLY_AT, &mut bytes);
+                self.client.cells.get(self.slot, REPLY_AT, &mut bytes);
                 Some(Answered::Bytes(bytes))
             }
             _ => None,
@@ -287,49 +290,48 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let bit = 1 << self.slot;
         match self.is_answered() {
-            true => self.asker.claimed.fetch_and(!bit, Ordering::Release),
-            false => self.asker.forsaken.fetch_or(bit, Ordering::AcqRel),
+            true => self.client.claimed.fetch_and(!bit, Ordering::Release),
+            false => self.client.abandoned.fetch_or(bit, Ordering::AcqRel),
         };
     }
 }
 
-/// The side that answers, and believes nothing.
-pub struct Clerk {
+/// The server side, which does not trust the file.
+pub struct QueueServer {
     cells: Mapped,
-    /// Slots whose request was taken and is not answered.
+    /// Slots whose request was taken and has no reply yet.
     taken: AtomicU64,
-    /// The core that the last request came from, as it says.
+    /// The core of the last request, as the client reports it.
     from: AtomicU32,
 }
 
-/// A request that was taken; whoever has it answers it.
+/// A request that was taken; the holder must reply to it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Taken(u32);
 
-impl Clerk {
-    /// Makes a queue in a file of zeros; `bell` is what wakes whoever serves it.
-    pub fn create(file: &File, bell: Arc<Bell>, nonce: Nonce) -> io::Result<Clerk> {
-        let cells = Mapped { map: Map::new(file, QUEUE_BYTES as usize)?, bell };
+impl QueueServer {
+    /// Creates a queue in a file of zeros. `doorbell` wakes the thread that serves it.
+    pub fn create(file: &File, doorbell: Arc<Doorbell>, nonce: Nonce) -> io::Result<QueueServer> {
+        let cells = Mapped { map: Map::new(file, QUEUE_BYTES as usize)?, doorbell };
         cells.long(NONCE_AT).store(nonce as u64, Ordering::Relaxed);
         cells.long(NONCE_AT + 8).store((nonce >> 64) as u64, Ordering::Relaxed);
         cells.long(0).store(MAGIC, Ordering::Release);
-        Ok(Clerk { cells, taken: AtomicU64::new(0), from: AtomicU32::new(0) })
+        Ok(QueueServer { cells, taken: AtomicU64::new(0), from: AtomicU32::new(0) })
     }
 
-    /// Whether something seems to be asked.
+    /// Whether a request seems to be posted.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.cells.is_posted()
     }
 
-    /// Where who asked last was running, as far as that is known.
+    /// The core of the last client thread, as far as it is known.
     #[must_use]
     pub fn asked_from(&self) -> Option<Core> {
         Core::of(self.from.load(Ordering::Relaxed))
     }
 
-    /// Takes all that is asked, each copied once into `buffer`. What is not as it should be is passed over: says how
-    /// often that was.
+    /// Takes all posted requests, each copied once into `buffer`. Skips malformed ones and returns their number.
     pub fn take(&self, buffer: &mut Vec<u8>, mut each: impl FnMut(Taken, &[u8])) -> u64 {
         if !self.cells.is_posted() {
             return 0;
@@ -361,8 +363,7 @@ impl Clerk {
         refused
     }
 
-    /// Answers a request with bytes, or says that it has to be asked elsewhere if they are too many; with a lease, if what
-    /// they say is leased.
+    /// Sends a reply, with a lease if its content is leased. If the reply is too long, refers the client to the socket.
     pub fn answer(&self, taken: Taken, reply: &[u8], lease: Option<Lease>) {
         if reply.len() > MOST_REPLY {
             return self.finish(taken, ELSEWHERE, None);
@@ -371,27 +372,27 @@ impl Clerk {
         self.finish(taken, reply.len() as u32, lease);
     }
 
-    /// Says that a request has to be asked elsewhere.
+    /// Refers a request to the socket.
     pub fn refer(&self, taken: Taken) {
         self.finish(taken, ELSEWHERE, None);
     }
 
-    /// Says that nobody knows whether a request was carried out.
+    /// Replies that it is unknown whether the request was carried out.
     pub fn give_up(&self, taken: Taken) {
         self.finish(taken, UNKNOWN, None);
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "who has answered a request has it no more")]
+    #[expect(clippy::needless_pass_by_value, reason = "the reply consumes the taken request")]
     fn finish(&self, taken: Taken, len: u32, lease: Option<Lease>) {
         let Taken(slot) = taken;
         self.cells.word(slot, REPLY_LEN_AT).store(len, Ordering::Relaxed);
         for (word, value) in self.cells.lease(slot).into_iter().zip(Lease::words(lease)) {
             word.store(value, Ordering::Relaxed);
         }
-        // Before it is answered: from then on it may be asked anew.
+        // Clear the bit before the reply is visible: the client may reuse the slot from then on.
         self.taken.fetch_and(!(1 << slot), Ordering::AcqRel);
         if protocol::answer(&self.cells, slot) {
-            // Nobody there any more: nobody to wake.
+            // An error means that the sleeper is gone.
             let _ = futex::wake(self.cells.word(slot, STATE_AT), futex::Flags::empty(), 1);
         }
     }

@@ -1,40 +1,39 @@
-//! The words of a queue and the order in which they are read and written, apart from where they live: the same code
-//! runs on mapped memory and in the model.
+//! The words of a queue and the order in which they are read and written, independent of where they are stored: the
+//! same code runs on mapped memory and in the loom model.
 //!
 //! ```text
-//! asker                                        clerk
+//! client                                       server
 //! request of the slot ← bytes                  p ← posted, posted ← 0 (acquire)
 //! state ← Posted (release)                     state = Posted or Asleep (acquire): request → private memory
 //! posted ← posted + slot (release)             reply of the slot ← bytes
-//! fence; sleepers > 0: wake the clerk          s ← state, state ← Answered (release)
-//!                                              s = Asleep: wake the asker
+//! fence; sleepers > 0: wake the server         s ← state, state ← Answered (release)
+//!                                              s = Asleep: wake the client
 //! state = Answered (acquire): it is done
 //! else state: Posted → Asleep, unless it is    sleepers ← 1; fence; posted = 0: sleep
 //! Answered; sleep while it is Asleep
 //! ```
 //!
-//! **Invariant**: a request is read only after it was written as a whole, and so is a reply; of an asker that falls
-//! asleep and a clerk that answers at the same moment, at least one sees the other, and so it is with a clerk that falls
-//! asleep and an asker that posts.
+//! **Invariant**: a request is read only after it was written completely, and so is a reply. If a client falls asleep
+//! while the server replies, or the server falls asleep while a client posts, at least one of them sees the other.
 
 use std::sync::atomic::Ordering;
 
-/// What a slot's word says.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// Nothing was asked yet.
+    /// No request was posted yet.
     Idle = 0,
-    /// Something is asked.
+    /// A request is posted.
     Posted = 1,
-    /// The same, and who asked sleeps until it is answered.
+    /// A request is posted, and the client sleeps until the reply.
     Asleep = 2,
-    /// What was asked is answered.
+    /// The reply is available.
     Answered = 3,
 }
 
 impl State {
-    /// The state that a word means, if it means any.
+    /// The state that a word encodes, if any.
     pub(crate) fn of(word: u32) -> Option<State> {
         [State::Idle, State::Posted, State::Asleep, State::Answered]
             .into_iter()
@@ -42,47 +41,47 @@ impl State {
     }
 }
 
-/// Where the words live.
+/// Storage of the words.
 pub(crate) trait Words {
     fn state(&self, slot: u32, order: Ordering) -> u32;
     fn set_state(&self, slot: u32, state: State, order: Ordering);
     fn swap_state(&self, slot: u32, state: State) -> u32;
-    /// Changes a state if it is what is expected; says whether it was.
+    /// Changes a state if it is `from`; returns whether it was.
     fn change_state(&self, slot: u32, from: State, to: State) -> bool;
     fn post(&self, slots: u64);
     fn take_posted(&self) -> u64;
     fn is_posted(&self) -> bool;
-    /// Whether the clerk sleeps, or is about to.
-    fn clerk_sleeps(&self) -> bool;
+    /// Whether the server sleeps or is about to.
+    fn server_sleeps(&self) -> bool;
     /// A sequentially consistent fence.
     fn fence(&self);
 }
 
-/// Asks what was written into a slot; true if the clerk has to be woken.
-pub(crate) fn ask(words: &impl Words, slot: u32) -> bool {
+/// Posts the request in a slot; true if the server has to be woken.
+pub(crate) fn post_request(words: &impl Words, slot: u32) -> bool {
     words.set_state(slot, State::Posted, Ordering::Release);
     words.post(1 << slot);
     words.fence();
-    words.clerk_sleeps()
+    words.server_sleeps()
 }
 
-/// Whether a slot is answered: then its reply may be read.
+/// Whether a slot has a reply, which may then be read.
 pub(crate) fn is_answered(words: &impl Words, slot: u32) -> bool {
     words.state(slot, Ordering::Acquire) == State::Answered as u32
 }
 
-/// Whether who asked may sleep until the state of its slot is another than `Asleep`; if not, it is answered.
+/// Whether the client may sleep while the state of its slot is `Asleep`. If not, the reply is available.
 pub(crate) fn may_sleep(words: &impl Words, slot: u32) -> bool {
     words.change_state(slot, State::Posted, State::Asleep)
         || words.state(slot, Ordering::Acquire) == State::Asleep as u32
 }
 
-/// Whether something is asked in a slot: then its request may be read, until it is answered.
+/// Whether a slot holds a request, which may be read until the reply.
 pub(crate) fn is_asked(words: &impl Words, slot: u32) -> bool {
     matches!(State::of(words.state(slot, Ordering::Acquire)), Some(State::Posted | State::Asleep))
 }
 
-/// Answers with what was written into a slot; true if who asked has to be woken.
+/// Publishes the reply in a slot; true if the client has to be woken.
 pub(crate) fn answer(words: &impl Words, slot: u32) -> bool {
     words.swap_state(slot, State::Answered) == State::Asleep as u32
 }
@@ -94,7 +93,7 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-    /// A queue in the model's memory, which notices when bytes are read and written at the same time.
+    /// A queue in the model's memory, which detects concurrent reads and writes of a byte.
     struct Model {
         states: [AtomicU32; 2],
         posted: AtomicU64,
@@ -103,7 +102,7 @@ mod tests {
         replies: [UnsafeCell<u8>; 2],
     }
 
-    // SAFETY: whether the accesses are ordered is what the model finds out.
+    // SAFETY: the model verifies that the accesses are ordered.
     unsafe impl Sync for Model {}
     // SAFETY: as above.
     unsafe impl Send for Model {}
@@ -129,14 +128,14 @@ mod tests {
             cell.with_mut(|byte| unsafe { *byte = value });
         }
 
-        /// Answers whatever is posted, each request with its successor; says how many these were, and whether somebody
-        /// had to be woken.
+        /// Replies to every posted request with its successor. Returns the number of requests and whether a client had
+        /// to be woken.
         fn serve(&self) -> (u32, bool) {
             let (mut mask, mut count, mut wakes) = (self.take_posted(), 0, false);
             while mask != 0 {
                 let slot = mask.trailing_zeros();
                 mask &= mask - 1;
-                assert!(is_asked(self, slot), "what is posted is asked");
+                assert!(is_asked(self, slot), "a posted slot holds a request");
                 let request = Model::read(&self.requests[slot as usize]);
                 Model::write(&self.replies[slot as usize], request + 1);
                 wakes |= answer(self, slot);
@@ -176,7 +175,7 @@ mod tests {
             self.posted.load(Ordering::Acquire) != 0
         }
 
-        fn clerk_sleeps(&self) -> bool {
+        fn server_sleeps(&self) -> bool {
             self.sleepers.load(Ordering::Relaxed) != 0
         }
 
@@ -186,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_answered_once_and_whole_in_a_slot_that_is_used_again() {
+    fn reused_slot_answers_each_request_once_and_completely() {
         loom::model(|| {
             let words = Model::new();
-            let asker = words.clone();
+            let client = words.clone();
             let asking = loom::thread::spawn(move || {
                 for round in [10, 20] {
-                    Model::write(&asker.requests[0], round);
-                    ask(&*asker, 0);
-                    while !is_answered(&*asker, 0) {
+                    Model::write(&client.requests[0], round);
+                    post_request(&*client, 0);
+                    while !is_answered(&*client, 0) {
                         loom::thread::yield_now();
                     }
-                    assert_eq!(Model::read(&asker.replies[0]), round + 1);
+                    assert_eq!(Model::read(&client.replies[0]), round + 1);
                 }
             });
             let mut served = 0;
@@ -208,18 +207,18 @@ mod tests {
                 }
             }
             asking.join().unwrap();
-            assert_eq!(words.serve().0, 0, "nothing is asked twice");
+            assert_eq!(words.serve().0, 0, "no request is posted twice");
         });
     }
 
     #[test]
-    fn who_falls_asleep_while_it_is_answered_is_woken_or_sees_it() {
+    fn client_asleep_during_reply_is_woken_or_sees_it() {
         loom::model(|| {
             let words = Model::new();
             Model::write(&words.requests[1], 5);
-            ask(&*words, 1);
-            let clerk = words.clone();
-            let serving = loom::thread::spawn(move || clerk.serve());
+            post_request(&*words, 1);
+            let server = words.clone();
+            let serving = loom::thread::spawn(move || server.serve());
             let sleeps = may_sleep(&*words, 1);
             let (count, wakes) = serving.join().unwrap();
             assert_eq!((count, wakes), (1, sleeps));
@@ -229,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn a_clerk_that_falls_asleep_is_woken_or_sees_what_is_posted() {
+    fn server_falling_asleep_is_woken_or_sees_the_request() {
         loom::model(|| {
             let words = Model::new();
-            let asker = words.clone();
-            let asking = loom::thread::spawn(move || ask(&*asker, 0));
+            let client = words.clone();
+            let asking = loom::thread::spawn(move || post_request(&*client, 0));
             words.sleepers.store(1, Ordering::Relaxed);
             words.fence();
             let sees = words.is_posted();

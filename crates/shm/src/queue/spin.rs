@@ -1,30 +1,29 @@
-//! Waiting in a loop for as long as that has been worth it lately.
+//! Adaptive spinning: spins as long as recent waits were short.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 32;
-/// What took less than so many times the longest look would have been worth one, but for the time that waking up takes.
+/// Polls between two reads of the clock.
+const POLLS: u32 = 32;
+/// A wait shorter than this multiple of the longest spin counts as short: the excess is the time to wake up.
 const SOON: u32 = 4;
-/// Nobody has asked yet how many cores there are.
+/// The number of cores was not read yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// How long to look for something before sleeping: for long where it has come soon lately, shorter and shorter where it has
-/// not, not at all where nobody else could do anything meanwhile. Nothing in it is ever locked: a forked child may go on
-/// with it.
+/// How long to spin before sleeping: long after short waits, shorter and shorter after long ones, not at all on a
+/// single core. It uses no lock, so that a forked child can continue to use it.
 ///
-/// What counts is how long was waited, not whether looking was in time: two who look for a moment only, and take longer to
-/// wake up than that, would never find each other awake again.
+/// The decision uses the total wait, not whether the spin succeeded. Otherwise two threads that spin for less time than
+/// a wake-up takes would never find each other awake again.
 pub struct Spin {
-    /// In nanoseconds.
+    /// Current spin time in nanoseconds.
     now: AtomicU32,
     least: u32,
     most: u32,
 }
 
 impl Spin {
-    /// Between a shortest and a longest time, below a second; not at all on one core.
+    /// Spins between `least` and `most`, both below a second; never on a single core.
     #[must_use]
     pub const fn new(least: Duration, most: Duration) -> Spin {
         Spin { now: AtomicU32::new(UNKNOWN), least: least.subsec_nanos(), most: most.subsec_nanos() }
@@ -41,8 +40,8 @@ impl Spin {
         first
     }
 
-    /// Looks until it is there, or no longer worth it, or in vain: then whoever waits on says in the end how long it was,
-    /// with [`Spin::waited`].
+    /// Spins until `is_there`, until the spin time is over, or until `in_vain`. In the last two cases the caller
+    /// reports the total wait with [`Spin::waited`].
     pub fn until(&self, mut is_there: impl FnMut() -> bool, in_vain: impl Fn() -> bool) -> Looked {
         if is_there() {
             return Looked::There;
@@ -53,7 +52,7 @@ impl Spin {
         }
         let patience = Duration::from_nanos(now.into());
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 std::hint::spin_loop();
                 if is_there() {
                     return Looked::There;
@@ -65,7 +64,7 @@ impl Spin {
         }
     }
 
-    /// How long it took until it was there, or nobody waited for it any more.
+    /// Records how long the caller waited until success or until it gave up.
     pub fn waited(&self, time: Duration) {
         let now = self.now();
         if now == 0 {
@@ -76,12 +75,12 @@ impl Spin {
     }
 }
 
-/// What came of looking.
+/// The result of spinning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Looked {
-    /// It is there.
+    /// The condition holds.
     There,
-    /// It is not; looking began then.
+    /// The condition does not hold; spinning began at this time.
     SinceThen(Instant),
 }
 
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_follows_how_long_was_waited_between_its_bounds() {
+    fn spin_time_adapts_to_waits_within_its_bounds() {
         let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
         let no = || false;
         assert_eq!(spin.until(|| true, || true), Looked::There, "nothing to wait for");
@@ -103,23 +102,23 @@ mod tests {
             spin.waited(waited);
             assert_eq!(spin.now.load(Ordering::Relaxed), expected);
         }
-        let mut looks = 0;
+        let mut polls = 0;
         let mut third = || {
-            looks += 1;
-            looks > 2
+            polls += 1;
+            polls > 2
         };
         assert_eq!((spin.until(&mut third, no), spin.now.load(Ordering::Relaxed)), (Looked::There, 500));
-        looks = 0;
+        polls = 0;
         let look = || {
-            looks += 1;
+            polls += 1;
             false
         };
         assert!(matches!(spin.until(look, || true), Looked::SinceThen(_)));
-        assert_eq!(looks, 1, "once is never in vain");
+        assert_eq!(polls, 1, "the first poll always happens");
     }
 
     #[test]
-    fn on_one_core_nobody_looks() {
+    fn single_core_never_spins() {
         let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
         spin.now.store(0, Ordering::Relaxed);
         assert!(matches!(spin.until(|| false, || false), Looked::SinceThen(_)));

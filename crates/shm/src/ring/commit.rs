@@ -1,34 +1,34 @@
-//! The record in a ring that makes bytes in a slab count.
+//! The ring record that commits bytes of a slab.
 
 use crate::ring::protocol::RECORD;
 use crc32c::{crc32c, crc32c_append};
 
-/// What a ring's records are checked with: random, so that no other ring's pass for its own.
+/// Random key of a ring's checksums, so that records of other rings do not pass as its own.
 pub type Nonce = u128;
 
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Commit {
-    /// Counts the records of the ring.
+    /// Position of the record in the ring's sequence.
     pub sequence: u64,
-    /// Which of the files the ring was bound to.
+    /// Index of the file binding of the ring.
     pub binding: u32,
-    /// Which of the slabs that it was granted.
+    /// Index of the granted slab.
     pub slab: u32,
-    /// Where in the slab's region the bytes are.
+    /// Position of the bytes in the slab's region.
     pub position: u32,
-    /// How many.
+    /// Number of bytes.
     pub len: u32,
-    /// Where in the file they belong.
+    /// Offset in the file.
     pub offset: u64,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the write, by [`monotonic`](crate::monotonic).
     pub stamp: u64,
     /// Whether the next record belongs to the same write.
     pub more: bool,
 }
 
 impl Commit {
-    /// The bytes of the record in a ring.
+    /// Encodes the record.
     #[must_use]
     pub fn encode(&self, nonce: Nonce) -> [u8; RECORD] {
         let mut bytes = [0; RECORD];
@@ -45,7 +45,7 @@ impl Commit {
         bytes
     }
 
-    /// The record that some bytes are; `None` if they are not a whole one of this ring.
+    /// Decodes a record; `None` if the bytes are not a complete record of this ring.
     #[must_use]
     pub fn decode(bytes: &[u8; RECORD], nonce: Nonce) -> Option<Commit> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_survives_its_encoding_and_no_single_bit_can_change() {
+    fn record_round_trips_and_every_bit_flip_is_detected() {
         let commit = Commit {
             sequence: 1 << 40,
             binding: 3,

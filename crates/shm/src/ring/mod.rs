@@ -1,8 +1,8 @@
-//! Rings: mapped files through which one process hands records to another without asking it.
+//! Rings: mapped files through which a writer process passes records to a consumer process without requests.
 //!
 //! ```text
-//! 0      magic, nonce; on lines of their own: taken, epoch, lease    the taker's page
-//! 4096   on lines of their own: head, busy, reading                  the writer's page
+//! 0      magic, nonce; on separate cache lines: taken, epoch, lease    the consumer's page
+//! 4096   on separate cache lines: head, busy, reading                  the writer's page
 //! 8192   SLOTS records of 64 bytes
 //! ```
 
@@ -20,9 +20,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Records in a ring.
+/// Number of records in a ring.
 pub const RING_RECORDS: u64 = 1024;
-/// Bytes of a ring's file.
+/// Size of a ring file in bytes.
 pub const RING_BYTES: u64 = RECORDS_AT as u64 + RING_RECORDS * RECORD as u64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"fbring01");
@@ -40,7 +40,7 @@ struct Mapped(Map);
 impl Mapped {
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` checks the range; every word lies at a multiple of eight of a mapping that begins at a page,
-        // lives as long as the borrow, and is never used but as an atomic.
+        // lives as long as the borrow, and is accessed only through atomics.
         unsafe { AtomicU64::from_ptr(self.0.at(at, 8).cast()) }
     }
 
@@ -49,8 +49,8 @@ impl Mapped {
         half(NONCE_AT) | half(NONCE_AT + 8) << 64
     }
 
-    /// The words of a record. Both sides use them as atomics: a peer that breaks the rules spoils a record, which its
-    /// checksum tells, and nothing else.
+    /// The words of a record. Both sides access them as atomics: a misbehaving peer can only corrupt a record, and its
+    /// checksum detects that.
     fn record(&self, slot: u64) -> impl Iterator<Item = &AtomicU64> {
         let at = RECORDS_AT + slot as usize * RECORD;
         (0..RECORD / 8).map(move |word| self.word(at + word * 8))
@@ -104,14 +104,14 @@ fn place(word: Word) -> usize {
     }
 }
 
-/// The side that writes records. One at a time: who shares it locks it.
+/// The writer side. It is for one thread at a time; threads that share it use a lock.
 pub struct Writer {
     cells: Arc<Mapped>,
     nonce: Nonce,
     head: Cell<u64>,
 }
 
-/// While it lives, what the writer was granted is not taken back.
+/// While it exists, the grants of the writer are not revoked.
 pub struct Filling<'a>(&'a Mapped);
 
 impl Drop for Filling<'_> {
@@ -121,35 +121,38 @@ impl Drop for Filling<'_> {
 }
 
 impl Writer {
-    /// Opens a ring that has this nonce; a file with another is not the ring that was meant.
+    /// Opens the ring with this nonce. A file with another nonce is refused.
     pub fn open(file: &File, nonce: Nonce) -> io::Result<Writer> {
         let cells = Mapped(Map::new(file, RING_BYTES as usize)?);
         if cells.word(0).load(Ordering::Relaxed) != MAGIC || cells.nonce() != nonce {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the ring that was meant"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the ring file has another magic number or nonce",
+            ));
         }
         let head = cells.load(Word::Head, Ordering::Acquire);
         Ok(Writer { cells: Arc::new(cells), nonce, head: Cell::new(head) })
     }
 
-    /// How many records were written.
+    /// Number of records written.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head.get()
     }
 
-    /// How many more can be written now.
+    /// Number of records that can be written now.
     #[must_use]
     pub fn room(&self) -> u64 {
-        protocol::room(&*self.cells, self.head.get())
+        protocol::free_slots(&*self.cells, self.head.get())
     }
 
-    /// Begins to fill space that was granted in an epoch; `None` if it was taken back.
+    /// Begins to fill space that was granted in `epoch`; `None` if the grant was revoked.
     #[must_use]
     pub fn enter(&self, epoch: u64) -> Option<Filling<'_>> {
         protocol::enter(&*self.cells, epoch).then(|| Filling(&self.cells))
     }
 
-    /// Writes records, which appear at once. Refused where there is no room, or they do not follow the last.
+    /// Writes records, which become visible together. Refused if the ring is full or the sequence has a gap.
     #[must_use]
     pub fn push(&self, commits: &[Commit]) -> bool {
         let mut head = self.head.get();
@@ -168,19 +171,19 @@ impl Writer {
         true
     }
 
-    /// Reads what the ring's client was leased.
+    /// A reader of the space leased to the client of this ring.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader(self.cells.clone())
     }
 }
 
-/// The side that reads what was leased, in any number of threads.
+/// Reads leased space, in any number of threads.
 #[derive(Clone)]
 pub struct Reader(Arc<Mapped>);
 
 impl Reader {
-    /// Copies by `copy`; `None` if the lease did not stand until that was done: what was copied is worth nothing then.
+    /// Runs `copy`; `None` if the lease was not valid throughout, in which case the caller must discard the copy.
     pub fn read<T>(&self, lease: u64, copy: impl FnOnce() -> T) -> Option<T> {
         if !protocol::begin_read(&*self.0, lease) {
             return None;
@@ -190,23 +193,23 @@ impl Reader {
     }
 }
 
-/// What the taker finds in a place of the ring.
+/// Content of a record slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// A whole record.
+    /// A complete record.
     Commit(Commit),
-    /// Something else.
+    /// No valid record.
     Torn,
 }
 
-/// The side that takes records, and believes nothing.
+/// The consumer side, which does not trust the file.
 pub struct Taker {
     cells: Mapped,
     nonce: Nonce,
 }
 
 impl Taker {
-    /// Makes a ring in a file of zeros.
+    /// Creates a ring in a file of zeros.
     pub fn create(file: &File, nonce: Nonce) -> io::Result<Taker> {
         let cells = Mapped(Map::new(file, RING_BYTES as usize)?);
         cells.word(NONCE_AT).store(nonce as u64, Ordering::Relaxed);
@@ -215,30 +218,31 @@ impl Taker {
         Ok(Taker { cells, nonce })
     }
 
-    /// Opens a ring of an earlier life. What it says of itself is not believed: the nonce comes from elsewhere.
+    /// Opens a ring of an earlier boot. The nonce comes from the caller, because the file is not trusted. Fails if the
+    /// device of the file cannot read it.
     pub fn open(file: &File, nonce: Nonce) -> io::Result<Taker> {
-        Ok(Taker { cells: Mapped(Map::new(file, RING_BYTES as usize)?), nonce })
+        Ok(Taker { cells: Mapped(Map::read_in(file, RING_BYTES as usize)?), nonce })
     }
 
-    /// What its records are checked with.
+    /// The nonce of its records.
     #[must_use]
     pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// The epoch that a writer has to name; what a writer made of it harms only itself.
+    /// The epoch that the writer must present. A writer that modifies it harms only itself.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.cells.load(Word::Epoch, Ordering::Acquire)
     }
 
-    /// How many records follow the first `taken`; `None` if the writer says what cannot be.
+    /// Number of records after the first `taken`; `None` if the writer's head is impossible.
     #[must_use]
     pub fn waiting(&self, taken: u64) -> Option<u64> {
         protocol::waiting(&self.cells, taken)
     }
 
-    /// The record with this number. It is read once, so that nobody changes it while it is judged.
+    /// The record with this sequence number. It is copied once, so that it cannot change during validation.
     #[must_use]
     pub fn read(&self, sequence: u64) -> Found {
         let bytes = self.cells.read(sequence % RING_RECORDS);
@@ -248,35 +252,36 @@ impl Taker {
         }
     }
 
-    /// The first `taken` records are done with.
+    /// Releases the slots of the first `taken` records.
     pub fn take(&self, taken: u64) {
         protocol::take(&self.cells, taken);
     }
 
-    /// The epoch that a writer has to name.
+    /// Sets the epoch that the writer must present.
     pub fn set_epoch(&self, epoch: u64) {
         self.cells.store(Word::Epoch, epoch, Ordering::Release);
     }
 
-    /// The lease that stands, if it is an odd number.
+    /// The current lease; valid if odd.
     #[must_use]
     pub fn lease(&self) -> u64 {
         self.cells.load(Word::Lease, Ordering::Acquire)
     }
 
-    /// Sets the lease that stands, by an odd number, or ends it. Whatever happens after that is not what was leased.
+    /// Sets the current lease to an odd number, or ends it with an even one. Changes after this call are not covered by
+    /// an older lease.
     pub fn set_lease(&self, lease: u64) {
         protocol::set_lease(&self.cells, lease);
     }
 
-    /// Whether somebody may still be copying what was leased before; what a client made of it harms those alone who
-    /// wait for its user's space.
+    /// Whether a reader may still be copying under an earlier lease. A client that modifies this word delays only
+    /// requests for its own user's space.
     #[must_use]
     pub fn is_read(&self) -> bool {
         protocol::is_read(&self.cells)
     }
 
-    /// Takes back what was granted, by a new epoch; false while the writer is still filling it.
+    /// Revokes the grants with a new epoch; false while the writer is still filling them.
     #[must_use]
     pub fn recall(&self, epoch: u64) -> bool {
         protocol::recall(&self.cells, epoch)
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn records_pass_around_many_times_and_a_full_ring_refuses() {
+    fn ring_wraps_many_times_and_refuses_records_when_full() {
         let file = file();
         let taker = Taker::create(&file, 99).unwrap();
         assert!(Writer::open(&file, 98).is_err(), "another ring");
@@ -319,11 +324,11 @@ mod tests {
             taken += RING_RECORDS;
             taker.take(taken);
         }
-        assert_eq!(taker.waiting(taken + 1), None, "a head that cannot be");
+        assert_eq!(taker.waiting(taken + 1), None, "an impossible head");
     }
 
     #[test]
-    fn what_was_recalled_cannot_be_entered_and_what_was_entered_is_not_recalled() {
+    fn recalled_space_cannot_be_entered_nor_entered_space_recalled() {
         let file = file();
         let taker = Taker::create(&file, 1).unwrap();
         taker.set_epoch(4);
@@ -336,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_leased_is_copied_while_the_lease_stands() {
+    fn leased_bytes_are_copied_while_the_lease_is_valid() {
         let file = file();
         let taker = Taker::create(&file, 1).unwrap();
         let reader = Writer::open(&file, 1).unwrap().reader();
-        assert_eq!((reader.read(1, || 5), taker.lease()), (None, 0), "there is none yet");
+        assert_eq!((reader.read(1, || 5), taker.lease()), (None, 0), "there is no lease yet");
         taker.set_lease(1);
         assert_eq!(reader.read(1, || taker.is_read()), Some(true));
-        assert_eq!(reader.read(1, || taker.set_lease(2)), None, "it ended meanwhile");
+        assert_eq!(reader.read(1, || taker.set_lease(2)), None, "the lease ended during the copy");
         assert!(!taker.is_read());
     }
 }

@@ -1,56 +1,56 @@
-//! The words of a ring and the order in which they are read and written, apart from where they live: the same code
-//! runs on mapped memory and in the model.
+//! The words of a ring and the order in which they are read and written, independent of where they are stored: the same
+//! code runs on mapped memory and in the loom model.
 //!
 //! ```text
-//! writer                                   taker
+//! writer                                   consumer
 //! slots[head % n] ← record                 h ← head (acquire)
 //! head ← head + 1 (release)                record ← slots[taken % n], for taken < h
-//! t ← taken (acquire): room to write       taken ← h (release)
+//! t ← taken (acquire): free slots          taken ← h (release)
 //!
 //! busy ← 1; fence; e ← epoch               epoch ← epoch + 1; fence; b ← busy (acquire)
-//! e as known: the space may be filled      b = 0: whoever enters from now on sees the new epoch
+//! e unchanged: the space may be filled     b = 0: a writer that enters later sees the new epoch
 //! busy ← 0 (release)
 //!
-//! reader                                   taker
+//! reader                                   consumer
 //! reading ← reading + 1; fence; l ← lease  lease ← lease + 1; fence
-//! l as known: copy what was leased         what was leased may change from here on
-//! fence; l ← lease, as known: it is that   fence; reading = 0: nobody who had the lease is copying any more
+//! l unchanged: copy the leased bytes       the leased bytes may change from here on
+//! fence; l ← lease, unchanged: copy valid  fence; reading = 0: no reader of the old lease copies any more
 //! reading ← reading - 1 (release)
 //! ```
 //!
-//! **Invariant**: a record below `head` was written as a whole; a slot is written again only after it was taken; of a
-//! writer that enters and a taker that recalls at the same moment, at least one sees the other; what a reader copied
-//! between two looks at the same lease did not change in between.
+//! **Invariant**: a record below `head` was written completely. A slot is reused only after its record was taken. If a
+//! writer enters while the consumer recalls, at least one of them sees the other. Bytes that a reader copied between
+//! two reads of the same lease did not change in between.
 
 use std::sync::atomic::Ordering;
 
-/// Bytes in a record.
+/// Size of a record in bytes.
 pub const RECORD: usize = 64;
 
-/// The words that both sides share.
+/// The shared words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Word {
-    /// How many records were written. The writer's.
+    /// Number of records written. Set by the writer.
     Head,
-    /// How many were taken. The taker's.
+    /// Number of records taken. Set by the consumer.
     Taken,
-    /// Whether the writer is filling space that it was granted. The writer's.
+    /// Whether the writer is filling granted space. Set by the writer.
     Busy,
-    /// Changes when what the writer was granted is taken back. The taker's.
+    /// Changes when the grants are revoked. Set by the consumer.
     Epoch,
-    /// The lease that stands, an odd number; an even one where none does. The taker's.
+    /// The current lease: valid if odd. Set by the consumer.
     Lease,
-    /// How many readers are copying. The writer's side.
+    /// Number of readers that are copying. Set by the writer's process.
     Reading,
 }
 
-/// Where words and slots live.
+/// Storage of words and slots.
 pub(crate) trait Cells {
-    /// How many slots there are.
+    /// Number of slots.
     fn slots(&self) -> u64;
     fn load(&self, word: Word, order: Ordering) -> u64;
     fn store(&self, word: Word, value: u64, order: Ordering);
-    /// Adds to a word, around its end.
+    /// Adds to a word, wrapping around.
     fn add(&self, word: Word, value: u64);
     /// A sequentially consistent fence.
     fn fence(&self);
@@ -58,7 +58,7 @@ pub(crate) trait Cells {
     fn write(&self, slot: u64, record: &[u8; RECORD]);
 }
 
-/// Whether the writer may fill what it was granted in this epoch. If so, it has to [`leave`].
+/// Whether the writer may fill space granted in this epoch. If so, it must call [`leave`].
 pub(crate) fn enter(cells: &impl Cells, epoch: u64) -> bool {
     cells.store(Word::Busy, 1, Ordering::Relaxed);
     cells.fence();
@@ -73,13 +73,13 @@ pub(crate) fn leave(cells: &impl Cells) {
     cells.store(Word::Busy, 0, Ordering::Release);
 }
 
-/// How many records can be written, of a writer that has written `head`.
-pub(crate) fn room(cells: &impl Cells, head: u64) -> u64 {
+/// Number of records that a writer with this `head` can write.
+pub(crate) fn free_slots(cells: &impl Cells, head: u64) -> u64 {
     let waiting = head.wrapping_sub(cells.load(Word::Taken, Ordering::Acquire));
     cells.slots().saturating_sub(waiting)
 }
 
-/// Writes records, all of which appear at once; the caller has made sure that there is room.
+/// Writes records, which become visible together. The caller has checked that there are enough free slots.
 pub(crate) fn push(cells: &impl Cells, head: &mut u64, records: &[[u8; RECORD]]) {
     for record in records {
         cells.write(*head % cells.slots(), record);
@@ -88,25 +88,25 @@ pub(crate) fn push(cells: &impl Cells, head: &mut u64, records: &[[u8; RECORD]])
     cells.store(Word::Head, *head, Ordering::Release);
 }
 
-/// How many records wait to be taken; `None` if the writer says what cannot be.
+/// Number of records to take; `None` if the writer's head is impossible.
 pub(crate) fn waiting(cells: &impl Cells, taken: u64) -> Option<u64> {
     let waiting = cells.load(Word::Head, Ordering::Acquire).wrapping_sub(taken);
     (waiting <= cells.slots()).then_some(waiting)
 }
 
-/// Lets the writer use the slots of all records before this one again.
+/// Releases the slots of all records before this one.
 pub(crate) fn take(cells: &impl Cells, taken: u64) {
     cells.store(Word::Taken, taken, Ordering::Release);
 }
 
-/// Takes back what was granted; false while the writer is still filling it.
+/// Revokes the grants; false while the writer is still filling them.
 pub(crate) fn recall(cells: &impl Cells, epoch: u64) -> bool {
     cells.store(Word::Epoch, epoch, Ordering::Release);
     cells.fence();
     cells.load(Word::Busy, Ordering::Acquire) == 0
 }
 
-/// Whether what was leased may be copied. If so, it has to [`end_read`].
+/// Whether leased bytes may be copied. If so, the reader must call [`end_read`].
 pub(crate) fn begin_read(cells: &impl Cells, lease: u64) -> bool {
     cells.add(Word::Reading, 1);
     cells.fence();
@@ -117,7 +117,7 @@ pub(crate) fn begin_read(cells: &impl Cells, lease: u64) -> bool {
     valid
 }
 
-/// Whether what was copied since [`begin_read`] is what was leased.
+/// Whether the bytes copied since [`begin_read`] are the leased ones.
 pub(crate) fn end_read(cells: &impl Cells, lease: u64) -> bool {
     cells.fence();
     let valid = cells.load(Word::Lease, Ordering::Acquire) == lease;
@@ -125,13 +125,13 @@ pub(crate) fn end_read(cells: &impl Cells, lease: u64) -> bool {
     valid
 }
 
-/// Sets the lease that stands, or ends it.
+/// Sets or ends the current lease.
 pub(crate) fn set_lease(cells: &impl Cells, lease: u64) {
     cells.store(Word::Lease, lease, Ordering::Release);
     cells.fence();
 }
 
-/// Whether somebody may still be copying what was leased before.
+/// Whether a reader may still be copying under an earlier lease.
 pub(crate) fn is_read(cells: &impl Cells) -> bool {
     cells.fence();
     cells.load(Word::Reading, Ordering::Acquire) != 0
@@ -144,16 +144,16 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU64, fence};
 
-    /// Two slots in the model's memory, which notices when a slot is read and written at the same time.
+    /// Two slots in the model's memory, which detects concurrent reads and writes of a slot.
     struct Model {
         words: [AtomicU64; 6],
         slots: [UnsafeCell<u8>; 2],
         space: UnsafeCell<u8>,
-        /// Space that may be read while it is changed.
+        /// Space that may be read while it changes.
         bytes: AtomicU64,
     }
 
-    // SAFETY: whether the accesses are ordered is what the model finds out.
+    // SAFETY: the model verifies that the accesses are ordered.
     unsafe impl Sync for Model {}
     // SAFETY: as above.
     unsafe impl Send for Model {}
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn every_record_is_taken_once_and_whole_whatever_happens_when() {
+    fn every_record_is_taken_once_and_completely() {
         loom::model(|| {
             let cells = Model::new();
             let writer = cells.clone();
             let writing = loom::thread::spawn(move || {
                 let mut head = 0;
                 for batch in [&[[1; RECORD], [2; RECORD]][..], &[[3; RECORD]]] {
-                    while room(&*writer, head) < batch.len() as u64 {
+                    while free_slots(&*writer, head) < batch.len() as u64 {
                         loom::thread::yield_now();
                     }
                     push(&*writer, &mut head, batch);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn space_that_was_taken_back_is_never_filled_by_both() {
+    fn recalled_space_is_never_filled_by_both_sides() {
         loom::model(|| {
             let cells = Model::new();
             let writer = cells.clone();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_copied_under_a_lease_is_what_was_leased() {
+    fn bytes_copied_under_a_lease_are_the_leased_ones() {
         loom::model(|| {
             let cells = Model::new();
             cells.store(Word::Lease, 1, Ordering::Relaxed);
@@ -264,7 +264,7 @@ mod tests {
             let reading = loom::thread::spawn(move || {
                 if begin_read(&*reader, 1) {
                     let seen = reader.bytes.load(Ordering::Relaxed);
-                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of later");
+                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of a later lease");
                 }
             });
             set_lease(&*cells, 2);
@@ -275,16 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_any_more_can_be_taken_away() {
+    fn space_without_readers_can_be_reclaimed() {
         loom::model(|| {
             let cells = Model::new();
             cells.store(Word::Lease, 1, Ordering::Relaxed);
             let reader = cells.clone();
             let reading = loom::thread::spawn(move || {
                 if begin_read(&*reader, 1) {
-                    // SAFETY: whether the accesses are ordered is what the model finds out.
+                    // SAFETY: the model verifies that the accesses are ordered.
                     let seen = reader.space.with(|space| unsafe { *space });
-                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of later");
+                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of a later lease");
                 }
             });
             set_lease(&*cells, 2);

@@ -1,7 +1,8 @@
-//! The figures of the five papers, made anew with the daemon's own policies, beside the papers' numbers.
+//! Reproduces the figures of the five papers with the daemon's own policies, and compares them with the
+//! papers' numbers.
 //!
-//! Devices are those of one documented file that was fitted to the papers' characterisation of their hardware, and to
-//! nothing else; what else a figure assumes it says in its notes.
+//! The devices come from one documented file that was fitted to the papers' characterisation of their
+//! hardware, and to nothing else. Each figure lists its other assumptions in its notes.
 
 mod overhead;
 mod sizing;
@@ -13,7 +14,7 @@ mod trio;
 use forebay_policy::device::Device;
 use serde::Serialize;
 
-/// What all figures are made with.
+/// Common settings of all figures.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Less data and fewer repetitions.
@@ -22,14 +23,14 @@ pub struct Settings {
     pub seed: u64,
     /// A storage target as in TRIO's Fig. 1.
     pub ost: Device,
-    /// A disk behind a queue as in SSDUP's Fig. 2.
+    /// A disk with a queue as in SSDUP's Fig. 2.
     pub hdd: Device,
-    /// Seconds that this program has worked, for the one figure that measures it.
+    /// CPU time of this process in seconds, for the one figure that measures it.
     pub clock: fn() -> f64,
 }
 
 impl Settings {
-    /// One of two, as the haste requires.
+    /// Chooses by the `quick` setting.
     fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -52,10 +53,10 @@ pub enum Paper {
 }
 
 impl Paper {
-    /// All of them.
+    /// All papers.
     pub const ALL: [Paper; 5] = [Paper::Sizing, Paper::Themis, Paper::Trio, Paper::Ssdup, Paper::Tapp];
 
-    /// Its word on the command line.
+    /// Its name on the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -67,15 +68,15 @@ impl Paper {
         }
     }
 
-    /// What it is called, and about.
+    /// Its name and subject.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Paper::Sizing => "Sizing: how large a burst buffer must be",
             Paper::Themis => "ThemisIO: sharing a burst buffer by policy",
-            Paper::Trio => "TRIO: draining in the order that targets like",
+            Paper::Trio => "TRIO: draining in an order that suits the targets",
             Paper::Ssdup => "SSDUP: buffering what would make disks seek",
-            Paper::Tapp => "TAPP-IO: placing files where there is room on the way",
+            Paper::Tapp => "TAPP-IO: placing files on the least loaded paths",
         }
     }
 }
@@ -111,15 +112,15 @@ pub struct Line {
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// What goes across.
+    /// Label of the x axis.
     pub x: String,
-    /// What goes up.
+    /// Label of the y axis.
     pub y: String,
-    /// Names of the places 0, 1, … across, where these are no numbers.
+    /// Names of the positions 0, 1, … on the x axis, where these are not numbers.
     pub names: Vec<String>,
-    /// What goes up are shares, to be shown as percentages.
+    /// Whether y values are shares, shown as percentages.
     pub percent: bool,
-    /// The same across.
+    /// The same for the x axis.
     pub x_percent: bool,
     /// The lines.
     pub lines: Vec<Line>,
@@ -145,7 +146,7 @@ impl Panel {
         self
     }
 
-    /// A value at each of the names.
+    /// Adds a line with a value at each name.
     fn values(self, name: impl Into<String>, style: Style, values: &[f64]) -> Panel {
         let points = values.iter().enumerate().map(|(at, &value)| (at as f64, value)).collect();
         self.with(name, style, points)
@@ -161,39 +162,39 @@ pub struct Number {
     pub paper: Option<f64>,
     /// Ours.
     pub ours: f64,
-    /// What both are counted in.
+    /// Unit of both.
     pub unit: &'static str,
 }
 
 impl Number {
-    /// How far ours is from the paper's, as a share of the paper's.
+    /// Relative difference of ours from the paper's.
     #[must_use]
     pub fn difference(&self) -> Option<f64> {
         self.paper.filter(|&paper| paper != 0.0).map(|paper| self.ours / paper - 1.0)
     }
 }
 
-/// What a paper says about a figure, and whether our figure says so too.
+/// A claim of a paper about a figure, and whether our figure confirms it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Claim {
-    /// What it says.
+    /// The claim.
     pub text: String,
-    /// Whether ours does.
+    /// Whether it holds for our figure.
     pub holds: bool,
-    /// The numbers behind that, or why not.
+    /// The numbers, or why it does not hold.
     pub detail: String,
 }
 
-/// A figure as it came out.
+/// A reproduced figure.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Drawn {
-    /// The pictures.
+    /// Its panels.
     pub panels: Vec<Panel>,
-    /// Numbers beside the paper's.
+    /// Numbers compared with the paper's.
     pub numbers: Vec<Number>,
-    /// What is claimed.
+    /// The claims.
     pub claims: Vec<Claim>,
-    /// What was assumed.
+    /// Assumptions.
     pub notes: Vec<String>,
 }
 
@@ -209,10 +210,10 @@ impl Drawn {
     }
 
     fn claim(&mut self, text: impl Into<String>, holds: bool, detail: impl Into<String>) {
-        self.claim_or(text, holds, &detail.into(), "nobody has found out why yet");
+        self.claim_or(text, holds, &detail.into(), "the cause is not known yet");
     }
 
-    /// A claim that says why it does not hold, if it does not.
+    /// A claim with an explanation in case it does not hold.
     fn claim_or(&mut self, text: impl Into<String>, holds: bool, detail: &str, why: &str) {
         let detail = if holds { detail.to_owned() } else { format!("{detail}: {why}") };
         self.claims.push(Claim { text: text.into(), holds, detail });
@@ -225,10 +226,10 @@ impl Drawn {
 
 type Result = std::result::Result<Drawn, String>;
 
-/// A figure that can be made.
+/// A figure that can be reproduced.
 #[derive(Clone, Copy)]
 pub struct Figure {
-    /// Its name on the command line: the paper's word and its number.
+    /// Its name on the command line: the paper's name and the figure's number.
     pub id: &'static str,
     /// Its paper.
     pub paper: Paper,
@@ -238,7 +239,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Makes it, or says why it cannot be made.
+    /// Computes the figure.
     pub fn make(&self, settings: &Settings) -> Result {
         (self.make)(settings)
     }
@@ -302,14 +303,14 @@ pub const FIGURES: &[Figure] = &[
     figure("tapp-9", Paper::Tapp, "S3D's checkpoints", tapp::nine),
 ];
 
-/// Values in a row, for a person to read.
+/// Values separated by commas.
 fn row(values: &[f64], digits: usize) -> String {
     values.iter().map(|value| format!("{value:.digits$}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Shares in a row, as percentages.
+/// Shares as percentages, separated by commas.
 fn percents(shares: &[f64]) -> String {
-    // What rounding leaves of nothing has no sign.
+    // Adding 0.0 removes the sign of a negative zero.
     let percent = |share: &f64| format!("{:.0} %", (share * 100.0).round() + 0.0);
     shares.iter().map(percent).collect::<Vec<_>>().join(", ")
 }
@@ -340,7 +341,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The spread of values around their mean.
+/// The standard deviation of values.
 fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values);
     mean(&values.iter().map(|value| (value - middle).powi(2)).collect::<Vec<_>>()).sqrt()

@@ -1,17 +1,19 @@
-//! SSDUP's Table 2: what looking at streams and keeping an index cost. The only figure that measures this machine.
+//! SSDUP's Table 2: the cost of the stream detector and of the index. The only figure that measures this
+//! machine.
 
 use super::{Drawn, Panel, Result, Settings, Style, row};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use forebay_policy::drain::{Drain, Layout, Order, Pick, TargetId};
-use forebay_policy::route::{self, Mode, Router, Write};
-use forebay_policy::share::{Dice, Tick};
+use forebay_policy::route::{self, Mode, Write, WriteRouter};
+use forebay_policy::share::{Rng, Tick};
 
 const KIB: u64 = 1 << 10;
-/// As much as the paper writes.
+/// The paper's amount of data.
 const TOTAL: u64 = 2 << 30;
-/// Both I/O nodes' Gigabit Ethernet, in bytes a second.
+/// Both I/O nodes' Gigabit Ethernet, in bytes per second.
 const NETWORK: f64 = 235e6;
-/// Request sizes in KiB, with the paper's total time in seconds, and grouping and index in milliseconds.
+/// Request sizes in KiB, with the paper's total time in seconds, and grouping and index times in
+/// milliseconds.
 const PAPER: [(u64, f64, f64, f64); 5] = [
     (32, 12.7, 184.0, 60.2),
     (64, 11.6, 126.0, 32.8),
@@ -20,16 +22,16 @@ const PAPER: [(u64, f64, f64, f64); 5] = [
     (512, 11.7, 41.0, 7.9),
 ];
 
-/// Milliseconds that routing and indexing random writes of a size take.
+/// Milliseconds that routing and indexing of random writes of a size take.
 fn costs(settings: &Settings, size: u64) -> (f64, f64) {
     let count = TOTAL / size;
     let mut places: Vec<u64> = (0..count).collect();
-    let mut dice = Dice::new(settings.seed);
+    let mut rng = Rng::new(settings.seed);
     for last in (1..places.len()).rev() {
-        places.swap(last, dice.below(last as u64 + 1) as usize);
+        places.swap(last, rng.below(last as u64 + 1) as usize);
     }
     let start = (settings.clock)();
-    let mut router = Router::new(Mode::Traffic, route::Settings::default());
+    let mut router = WriteRouter::new(Mode::Traffic, route::Settings::default());
     for &place in &places {
         let write = Write { file: FileId(1), offset: place * size, len: Bytes(size), sync: false };
         router.route(Tick(0), &write);

@@ -1,4 +1,4 @@
-//! The sizing model: its own figures, from the planner.
+//! The sizing model: the planner's figures.
 
 use super::{Drawn, Panel, Result, Settings, Style};
 use forebay_planner::{
@@ -6,7 +6,7 @@ use forebay_planner::{
     figure2, figure3, figure4, figure56,
 };
 
-fn said(drawn: &mut Drawn, claims: Vec<Claim>, figure: u8) {
+fn add_claims(drawn: &mut Drawn, claims: Vec<Claim>, figure: u8) {
     for claim in claims.into_iter().filter(|claim| claim.figure == figure) {
         drawn.claim(claim.text, claim.holds, claim.detail);
     }
@@ -19,7 +19,7 @@ fn wrong(error: forebay_planner::Error) -> String {
 pub(super) fn two(settings: &Settings) -> Result {
     let data = figure2(settings.seed).map_err(wrong)?;
     let mut drawn = Drawn { panels: data.iter().map(load).collect(), ..Drawn::default() };
-    said(&mut drawn, claims2(&data), 2);
+    add_claims(&mut drawn, claims2(&data), 2);
     Ok(drawn)
 }
 
@@ -33,7 +33,7 @@ fn load(panel: &LoadPanel) -> Panel {
         .with("upper bound", Style::Dashed, curve(&panel.upper))
 }
 
-/// Curves that share their load factor, as one panel each.
+/// Curves with the same load factor, as one panel each.
 fn by_alpha<P>(all: &[Curves<P>], x: &str, y: &str, points: impl Fn(&P) -> (f64, f64)) -> Vec<Panel> {
     all.chunk_by(|a, b| a.alpha == b.alpha)
         .map(|group| {
@@ -57,7 +57,7 @@ pub(super) fn three(settings: &Settings) -> Result {
         .collect();
     let panels = by_alpha(&seen, "capacity", "idle time", |point| *point);
     let mut drawn = Drawn { panels, ..Drawn::default() };
-    said(&mut drawn, claims3(&data), 3);
+    add_claims(&mut drawn, claims3(&data), 3);
     Ok(drawn)
 }
 
@@ -79,24 +79,24 @@ pub(super) fn four(settings: &Settings) -> Result {
         )
     });
     let mut drawn = Drawn { panels: panels.collect(), ..Drawn::default() };
-    said(&mut drawn, claims4(&data, &stretched), 4);
+    add_claims(&mut drawn, claims4(&data, &stretched), 4);
     drawn.note("15 runs of 1000 time units from random starts, as in the paper.");
     Ok(drawn)
 }
 
-fn lazily(settings: &Settings, figure: u8, y: &str, pick: fn(&Lazy) -> f64) -> Result {
+fn lazy_figure(settings: &Settings, figure: u8, y: &str, pick: fn(&Lazy) -> f64) -> Result {
     let data = figure56(settings.seed).map_err(wrong)?;
     let mut panels = by_alpha(&data, "threshold", y, |point| (point.threshold, pick(point)));
     panels.iter_mut().for_each(|panel| panel.x_percent = true);
     let mut drawn = Drawn { panels, ..Drawn::default() };
-    said(&mut drawn, claims56(&data), figure);
+    add_claims(&mut drawn, claims56(&data), figure);
     Ok(drawn)
 }
 
 pub(super) fn five(settings: &Settings) -> Result {
-    lazily(settings, 5, "idle time", |point| point.idle)
+    lazy_figure(settings, 5, "idle time", |point| point.idle)
 }
 
 pub(super) fn six(settings: &Settings) -> Result {
-    lazily(settings, 6, "quiet time", |point| point.quiet)
+    lazy_figure(settings, 6, "quiet time", |point| point.quiet)
 }

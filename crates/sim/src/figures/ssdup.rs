@@ -1,4 +1,5 @@
-//! SSDUP: which writes are buffered, on two I/O nodes with a disk and an SSD each, behind Gigabit Ethernet.
+//! SSDUP: which writes are buffered, on two I/O nodes with a disk and an SSD each, connected by Gigabit
+//! Ethernet.
 
 use super::{Drawn, Panel, Result, Settings, Style, each, mean, percents, row, rows};
 use crate::scenario::{
@@ -10,39 +11,39 @@ use forebay_model::{Bytes, FileId, Job};
 use forebay_policy::arbiter::Rules;
 use forebay_policy::drain::Order;
 use forebay_policy::route::{self, Detector, Marks, Mode, Write};
-use forebay_policy::share::{Dice, Discipline, Policy, Rate, Tick};
+use forebay_policy::share::{Discipline, Policy, Rate, Rng, Tick};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// What a process asks for at once; each of the two nodes gets one half.
+/// Request size of a process; each of the two nodes gets one half.
 const REQUEST: u64 = 256 * KIB;
 const HALF: Bytes = Bytes(128 * KIB);
 /// Gigabit Ethernet to each node: 235 MB/s to both.
 const LINK: f64 = 117.5e6;
-/// What the nodes' SSD takes, by its maker's sheet.
+/// Rate of a node's SSD, from its data sheet.
 const SSD: Rate = Rate(205_000_000);
-/// What a process needs before each request, on average, by chance: few processes do not fill the network (Fig. 2).
+/// Mean random delay of a process before each request: few processes do not fill the network (Fig. 2).
 const PAUSE: Tick = Tick::ms(10);
 
-/// How much of the paper's data is written.
+/// Divisor of the paper's amount of data.
 fn scale(settings: &Settings) -> u64 {
     settings.pick(16, 4)
 }
 
-/// What the I/O nodes do with writes.
+/// How the I/O nodes handle writes.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// OrangeFS as it is.
+    /// OrangeFS without a buffer.
     Plain,
-    /// Buffers all there is room for, and sends the rest on.
+    /// Buffers writes while there is space, and forwards the rest.
     Buffer,
-    /// Buffers random streams, and sends them on when there is no room.
+    /// Buffers random streams, and forwards them when there is no space.
     Single,
-    /// Buffers random streams in two regions, one of which is emptied while the other is filled.
+    /// Buffers random streams in two regions; one is drained while the other is filled.
     Double,
 }
 
-/// Both nodes with so much SSD together.
+/// Both nodes, with the given total SSD capacity.
 fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Servers, String> {
     let each = Bytes((capacity / 2).max(REQUEST));
     let region = matches!(kind, Kind::Double).then_some(Bytes((each.0 / 2).max(HALF.0)));
@@ -60,7 +61,7 @@ fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Server
             region,
             largest: Bytes(MIB),
             streams: 64,
-            // Who has one region only empties it when the work is done.
+            // With a single region, the buffer is drained only when the work is done.
             when: if region.is_some() { When::Above(0.0) } else { When::Between },
             lag: Tick(0),
             pause: Tick(0),
@@ -76,7 +77,7 @@ fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Server
     })
 }
 
-/// IOR: so many processes write so much in a pattern.
+/// IOR: the given number of processes write the given bytes in a pattern.
 fn ior(label: u32, processes: u32, bytes: u64, pattern: Pattern) -> JobPlan {
     let job = Job { label: label.to_string(), user: "u".into(), group: "g".into(), nodes: 8, priority: 1 };
     let each = (bytes / u64::from(processes) / REQUEST).max(1) * REQUEST;
@@ -108,7 +109,7 @@ fn run(
     simulate(&plan, settings.seed).map_err(|fault| fault.to_string())
 }
 
-/// MB/s of all jobs while they wrote, and the share of their data that was buffered.
+/// MB/s of all jobs while they wrote, and the buffered share of their data.
 fn measured(report: &Report) -> (f64, f64) {
     let time: f64 = report.jobs.iter().map(|job| job.ended.unwrap_or(0.0) - job.started.unwrap_or(0.0)).sum();
     let written: u64 = report.jobs.iter().map(|job| job.written).sum();
@@ -172,15 +173,15 @@ pub(super) fn two(settings: &Settings) -> Result {
 const ASSUMED: &str = "Two nodes behind 117.5 MB/s each; every request of 256 KiB is halved between them. SSDs of 205 MB/s. A process needs 10 ms \
     before each request on average, by chance, and requests come in any order: each takes up to twice as long through the network as its turn would. Less data than the paper's 16 + 16 + 8 GB, capacities in proportion.";
 
-/// The first requests that one node sees of 16 processes in a pattern, as they come.
+/// The first requests of 16 processes in a pattern at one node, in order of arrival.
 fn arrivals(pattern: Pattern, count: usize, seed: u64) -> Vec<u64> {
-    let (mut dice, processes, segment) = (Dice::new(seed), 16_u64, 4096_u64);
+    let (mut rng, processes, segment) = (Rng::new(seed), 16_u64, 4096_u64);
     let mut next = [0_u64; 16];
     let mut seen = Vec::new();
-    // The first thousand come while all are still abreast.
+    // Skip the first thousand, which arrive while all processes are still in step.
     while seen.len() < 1000 + count {
-        let process = dice.below(processes);
-        // Nobody is far ahead: what a process has under way must be done before it goes on.
+        let process = rng.below(processes);
+        // No process is far ahead: its requests in flight must complete before it continues.
         if next[process as usize] > next.iter().min().copied().unwrap_or(0) + 8 {
             continue;
         }
@@ -188,14 +189,14 @@ fn arrivals(pattern: Pattern, count: usize, seed: u64) -> Vec<u64> {
         next[process as usize] += 1;
         seen.push(match pattern {
             Pattern::Segmented => process * segment + number,
-            Pattern::Random => process * segment + dice.below(segment),
+            Pattern::Random => process * segment + rng.below(segment),
             _ => number * processes + process,
         });
     }
     seen.split_off(1000)
 }
 
-/// The random factor of 128 requests, as the policy's detector finds it.
+/// The random factor of 128 requests, from the policy's detector.
 fn factor(places: &[u64]) -> std::result::Result<f64, String> {
     let settings = route::Settings::new(places.len(), Marks::default()).map_err(|error| error.to_string())?;
     let mut detector = Detector::new(settings);
@@ -260,12 +261,12 @@ fn series(settings: &Settings, processes: u32) -> Vec<JobPlan> {
         .collect()
 }
 
-/// Room for all data and more.
+/// Space for all data and more.
 fn plenty(settings: &Settings) -> u64 {
     (200 << 30) / scale(settings)
 }
 
-/// Plain and buffered MB/s, and the share that was buffered, for numbers of processes.
+/// MB/s without and with SSDUP, and the buffered share, by number of processes.
 fn by_processes(settings: &Settings) -> std::result::Result<[Vec<f64>; 3], String> {
     let mut lines = [const { Vec::new() }; 3];
     for processes in [8, 16, 32, 64, 128] {
@@ -290,7 +291,7 @@ pub(super) fn table_one(settings: &Settings) -> Result {
     let rises = shares.windows(2).all(|pair| pair[1] >= pair[0] - 0.02);
     drawn.claim("the more processes, the more is buffered", rises, percents(&shares));
     let edges = shares[0] < 0.35 && shares[4] > 0.6;
-    let why = "what is buffered of the strided series depends on how far processes drift apart, which the paper does not tell; here \
+    let why = "what is buffered of the strided series depends on how far processes drift apart, which the paper does not state; here \
         each needs 10 ms before a request, by chance, and few drift furthest. Without that a fifth is buffered by 8 to 32 of them \
         (docs/routing.md)";
     drawn.claim_or("about a fifth with few, most with many", edges, &percents(&shares), why);

@@ -1,4 +1,4 @@
-//! TAPP-IO: where new files lie, on a model of Titan and one of its file systems.
+//! TAPP-IO: placement of new files, on a model of Titan and one of its file systems.
 
 use super::{Drawn, Panel, Result, Settings, Style, deviation, mean, percents, row, rows};
 use crate::scenario::{Choose, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, TargetGroup, Way};
@@ -7,7 +7,7 @@ use forebay_model::{Bytes, Job};
 use forebay_policy::share::Tick;
 
 const MIB: u64 = 1 << 20;
-/// One of the two file systems of Spider II: 1008 targets on 144 servers, behind routers.
+/// One of the two file systems of Spider II: 1008 targets on 144 servers, reached through routers.
 const TARGETS: u32 = 1008;
 const SERVERS: u32 = 144;
 const ROUTERS: u32 = 72;
@@ -15,11 +15,11 @@ const ROUTERS: u32 = 72;
 const SERVER: f64 = 500e9 / SERVERS as f64;
 const ROUTER: f64 = 500e9 / ROUTERS as f64;
 
-/// Which targets are chosen: by the file system in a crowd, or balanced.
+/// How targets are chosen: by the file system under load, or balanced.
 const WAYS: [Choose; 2] = [Choose::Crowded, Choose::Balanced];
 const NAMES: [&str; 2] = ["default", "TAPP-IO"];
 
-/// A job of so many processes that write so much each.
+/// A job whose processes write the given bytes each.
 fn job(processes: u32, bytes: Bytes, pattern: Pattern, layout: LayoutPlan) -> JobPlan {
     let job = Job { label: "1".into(), user: "u".into(), group: "g".into(), nodes: processes, priority: 1 };
     JobPlan {
@@ -35,8 +35,8 @@ fn job(processes: u32, bytes: Bytes, pattern: Pattern, layout: LayoutPlan) -> Jo
     }
 }
 
-/// Bytes a second until the last process is done, the file system's choices by this seed; and bytes of the target that
-/// gets most.
+/// Bytes per second until the last process is done, with the file system's choices from this seed; and the
+/// bytes of the fullest target.
 fn bandwidth(settings: &Settings, plan: JobPlan, seed: u64) -> std::result::Result<(f64, u64), String> {
     let hop = |count, rate, to| HopGroup { count, rate, latency: Tick(0), unrest: 0.0, to };
     let scenario = Scenario {
@@ -54,7 +54,7 @@ fn own(choose: Choose) -> LayoutPlan {
     LayoutPlan { stripes: 1, stripe: Bytes(MIB), choose }
 }
 
-/// What a process writes in place of 4 GB.
+/// Bytes that a process writes in place of 4 GB.
 fn amount(settings: &Settings) -> Bytes {
     Bytes(settings.pick(64, 256) * MIB)
 }
@@ -136,8 +136,8 @@ fn all(settings: &Settings) -> std::result::Result<Vec<[Vec<f64>; 2]>, String> {
     NODES.iter().map(|&nodes| repeated(settings, nodes, amount(settings), settings.pick(4, 20))).collect()
 }
 
-/// Files on the fullest target by the file system's own choice, in the run where these are fewest and where they are most,
-/// for all numbers of nodes. How much is in them does not matter.
+/// Files on the fullest target by the file system's own choice: the least and the most over all runs, for all
+/// numbers of nodes. Their size does not matter.
 fn fullest(settings: &Settings) -> std::result::Result<Vec<(u64, u64)>, String> {
     let files = |nodes: u32, round: u64| {
         let plan = job(nodes, Bytes(MIB), Pattern::Own, own(Choose::Crowded));
@@ -188,7 +188,7 @@ pub(super) fn six(settings: &Settings) -> Result {
 pub(super) fn seven(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
     let runs = all(settings)?;
-    // What 4 GB a process take at these rates.
+    // Time for 4 GB per process at these rates.
     let time = |rates: &[f64], nodes: u32| 4.0 * f64::from(nodes) / mean(rates);
     let both: [Vec<f64>; 2] =
         [0, 1].map(|way| runs.iter().zip(NODES).map(|(run, nodes)| time(&run[way], nodes)).collect());
@@ -208,7 +208,7 @@ pub(super) fn seven(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
-/// How a shared file of so many writers, who write so much each, lies.
+/// Layout of a shared file, by the number of writers and the bytes of each.
 type Shape = fn(u32, Bytes) -> LayoutPlan;
 
 pub(super) fn eight(settings: &Settings) -> Result {
@@ -238,7 +238,7 @@ pub(super) fn eight(settings: &Settings) -> Result {
         format!("default {}, optimised {} GB/s", row(&lines[0], 1), row(&lines[1], 1)),
     );
     let better = gain > 0.1;
-    let why = "a file's own stripes never share a target, whoever chooses, and servers and routers have room for theirs: what made the paper's \
+    let why = "a file's own stripes never share a target, however they are chosen, and servers and routers have spare bandwidth: what made the paper's \
         optimised layout slow (other jobs on the same targets) is not in this model";
     drawn.claim_or(
         "balanced targets beat the optimised layout",

@@ -9,11 +9,11 @@ use forebay_policy::share::{Discipline, Rate, Tick, shares};
 
 const MB: u64 = 1_000_000;
 const GB: f64 = 1e9;
-/// What one server does when jobs write and read: 21.8 GB/s (Fig. 8).
+/// Rate of one server with writes and reads: 21.8 GB/s (Fig. 8).
 const BOTH_WAYS: u64 = 21_800 * MB;
-/// What one server does in one direction: 11.7 GB/s (Fig. 7).
+/// Rate of one server in one direction: 11.7 GB/s (Fig. 7).
 const ONE_WAY: u64 = 11_700 * MB;
-/// Processes of a benchmark on a node.
+/// Benchmark processes per node.
 const EACH: u32 = 56;
 
 type Run = std::result::Result<Report, String>;
@@ -29,7 +29,7 @@ fn job(words: &str) -> Job {
     Job { label: word(), user: word(), group: word(), nodes: word().parse().unwrap_or(1), priority: 1 }
 }
 
-/// The paper's benchmark: every process writes 10 MB and reads them back, over and over, for a while.
+/// The paper's benchmark: every process writes 10 MB and reads them back, repeatedly, for a while.
 fn cycles(settings: &Settings, words: &str, from: u64, to: u64) -> JobPlan {
     let job = job(words);
     let (ten, request) = (Bytes(10 * MB), Bytes(settings.pick(10 * MB, MB)));
@@ -56,7 +56,7 @@ fn servers(
         count,
         rate: Rate(rate),
         turns: 1,
-        // The benchmarks write the same files again and again.
+        // The benchmarks rewrite the same files.
         capacity: Bytes(u64::MAX >> 2),
         policy: policy.parse().map_err(|error| format!("{error}"))?,
         discipline,
@@ -75,14 +75,14 @@ fn run(settings: &Settings, policy: &str, discipline: Discipline, jobs: Vec<JobP
         .map_err(|fault| fault.to_string())
 }
 
-/// GB/s of a job in each second between two moments.
+/// GB/s of a job in each second between two times.
 fn rates(report: &Report, job: usize, from: usize, to: usize) -> Vec<f64> {
     let counts = report.series.job(job);
     let each = report.series.window().secs();
     (from..to).map(|at| counts.get(at).copied().unwrap_or(0) as f64 / each / GB).collect()
 }
 
-/// GB/s of jobs, second by second.
+/// GB/s of jobs by second.
 fn over_time(report: &Report, title: &str, names: &[&str]) -> Panel {
     names.iter().enumerate().fold(Panel::new(title, "seconds", "GB/s"), |panel, (number, name)| {
         let end = report.series.job(number).len();
@@ -133,7 +133,7 @@ pub(super) fn eight(settings: &Settings) -> Result {
 const SERVED: &str = "One server of 21.8 GB/s, 56 processes a node, each with one request under way; turns by the paper's statistical \
     tokens, drawn for slices of work (the daemon's scheduler `tokens`).";
 
-/// Rates of jobs in their steady state, and how far each is from its share by the policy.
+/// Rates of jobs in their steady state, and the largest deviation from the policy's shares.
 fn steady(
     settings: &Settings,
     policy: &str,
@@ -287,7 +287,7 @@ pub(super) fn twelve(settings: &Settings) -> Result {
         "with tokens the second job varies less than under GIFT and TBF",
         spread[0] <= base,
         &detail,
-        "lots vary, and nothing else does here",
+        "the lottery is the only source of variation in this model",
     );
     drawn.claim("with stride, the daemon's default, it does", spread[1] <= base, detail);
     drawn.note("Windows of a second from the 16th to the 45th; stride is the daemon's default.");
@@ -350,7 +350,7 @@ pub(super) fn seven(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
-/// An application: name, nodes, slowdown under `fifo` and under `size-fair` as printed, in shares.
+/// An application: name, nodes, published slowdown under `fifo` and under `size-fair`, as shares.
 const APPS: [(&str, u32, f64, f64); 5] = [
     ("NAMD", 64, 0.606, 0.001),
     ("WRF", 4, 0.453, 0.046),
@@ -359,7 +359,7 @@ const APPS: [(&str, u32, f64, f64); 5] = [
     ("SPECFEM3D", 16, 0.030, 0.0),
 ];
 
-/// How long an application takes: one process writes a request of 1 MB after each piece of computing.
+/// Run time of an application: one process writes a request of 1 MB after each compute phase.
 fn app(
     settings: &Settings,
     nodes: u32,
@@ -400,7 +400,8 @@ fn app(
     Ok(ended.secs() - 0.02)
 }
 
-/// The part of its time alone that an application spends writing, so that `fifo` costs it what the paper says.
+/// The part of its time alone that an application spends writing, chosen so that `fifo` slows it down as
+/// published.
 fn io_share(fifo: f64) -> f64 {
     fifo / f64::from(EACH)
 }
@@ -420,7 +421,7 @@ fn slowdowns(
         .collect()
 }
 
-const FITTED: &str = "The paper does not say how much the applications write. Here one process writes 1 MB after each piece of computing, and \
+const FITTED: &str = "The paper does not state how much the applications write. Here one process writes 1 MB after each piece of computing, and \
     spends that part of its time on it that makes first come first served cost what the paper's Fig. 1 and 13 print; the rest is predicted.";
 
 pub(super) fn one(settings: &Settings) -> Result {

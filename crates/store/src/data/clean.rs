@@ -1,8 +1,8 @@
-//! The cleaner: moves what is still live out of mostly dead regions.
+//! The cleaner: moves live bytes out of mostly dead regions.
 //!
-//! Bytes keep their stamp when they move, so a crash in the middle leaves two equal copies. Neighbours in a file
-//! that move together become one record with the latest of their stamps; the file is locked, so nothing can lie
-//! between those stamps, unless a ring is bound to the file: then only neighbours with one stamp move together.
+//! Bytes keep their stamp when they move, so a crash in the middle leaves two equal copies. Neighbours in a file that
+//! move together become one record with the latest of their stamps. The file is locked, so no write can be stamped
+//! between them, unless a ring is bound to the file: then only neighbours with the same stamp move together.
 
 use super::file::File;
 use super::index::{Bytes, Extent, Index, Source};
@@ -17,23 +17,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Most bytes that are moved under one hold of a file's lock.
+/// Largest number of bytes moved while a file is locked.
 const RUN: u64 = 1 << 20;
 
-/// A region that could be cleaned, and how much of it is in use: bytes or journal slots, whichever is scarcer.
+/// A region that could be cleaned, and the share of it in use: of bytes or journal slots, whichever is larger.
 struct Candidate {
     region: RegionId,
     weight: f64,
 }
 
 impl Data {
-    /// Cleans the user's regions that promise most, until one region more is free than before. False when no
-    /// user's regions together hold a region's worth of dead space. The caller holds `reclaiming`.
+    /// Cleans the regions of the user with the most dead space, until one more region is free. False if no user's
+    /// regions together hold a region's worth of dead space. The caller holds `reclaiming`.
     pub(super) fn clean(&self) -> Result<bool> {
-        let Some((uid, victims)) = self.worst() else { return Ok(false) };
+        let Some((uid, victims)) = self.most_dead() else { return Ok(false) };
         let before = lock(&self.space).count(State::Free);
         for victim in victims {
-            if !self.empty(uid, victim.region)? {
+            if !self.empty_region(uid, victim.region)? {
                 break;
             }
             self.reclaim()?;
@@ -44,8 +44,8 @@ impl Data {
         Ok(false)
     }
 
-    /// The user whose regions have most to gain, and these regions, emptiest first; they are no longer filled.
-    fn worst(&self) -> Option<(Uid, Vec<Candidate>)> {
+    /// The user with the most dead space, and that user's regions, emptiest first. Seals them.
+    fn most_dead(&self) -> Option<(Uid, Vec<Candidate>)> {
         let in_use: Vec<(Uid, RegionId)> = {
             let space = lock(&self.space);
             let in_use = space.with(State::Sealed).chain(space.with(State::Filling));
@@ -60,7 +60,7 @@ impl Data {
         }
         let gain = |candidates: &[Candidate]| candidates.iter().map(|one| 1.0 - one.weight).sum::<f64>();
         let (uid, mut candidates) = users.into_iter().max_by(|(_, a), (_, b)| gain(a).total_cmp(&gain(b)))?;
-        // Moving bytes between regions frees one only if their dead space adds up to one.
+        // Moving bytes between regions frees one only if their dead space adds up to a whole region.
         if gain(&candidates) <= 1.0 {
             return None;
         }
@@ -69,8 +69,8 @@ impl Data {
         Some((uid, candidates))
     }
 
-    /// Whether a region's worth of the user's space, or of nobody's, is dead, and only kept by those who still write
-    /// there or read, or was taken by others while it was made.
+    /// Whether a region's worth of dead space, of this user or in resting regions, is only held back by writers or
+    /// readers that are still active, or was taken by other threads meanwhile.
     pub(super) fn is_held_back(&self, owner: Uid) -> bool {
         let mine: Vec<(State, RegionId)> = {
             let space = lock(&self.space);
@@ -88,14 +88,14 @@ impl Data {
         gain.sum::<f64>() >= 1.0
     }
 
-    /// How much of another region this one's live bytes would take.
+    /// The share of another region that this one's live bytes would take.
     fn weight(&self, region: &Region) -> f64 {
         let slots = f64::from(self.geometry.slots);
         let bytes = region.live() as f64 / f64::from(self.geometry.size);
         if region.pieces() as f64 / slots <= bytes {
             return bytes;
         }
-        // Journal slots are what is scarce: count how many are left when neighbours are merged.
+        // Journal slots are scarcer: counts how many are needed after neighbours are merged.
         let files: Vec<FileId> = lock(&region.files).iter().copied().collect();
         let runs = files.into_iter().filter_map(|file| self.files.resident(file)).map(|state| {
             let state = lock(&state);
@@ -106,8 +106,8 @@ impl Data {
         bytes.max(runs.sum::<usize>() as f64 / slots)
     }
 
-    /// Moves everything live out of a region; false if there was no place to move it to, or it is damaged.
-    fn empty(&self, uid: Uid, victim: RegionId) -> Result<bool> {
+    /// Moves everything live out of a region; false if no region could take it, or it is damaged.
+    fn empty_region(&self, uid: Uid, victim: RegionId) -> Result<bool> {
         {
             let mut space = lock(&self.space);
             if space.state(victim) != State::Sealed {
@@ -127,29 +127,29 @@ impl Data {
         let Some(state) = self.files.resident(file) else { return Ok(true) };
         let (lane, mut from) = (Lane::Cleaner(uid), 0);
         loop {
-            // Before the file is locked: a region may have to be made.
+            // Before the file is locked: a region may have to be created.
             if !self.open_region(lane)? {
                 return Ok(false);
             }
             let mut state = lock(&state);
-            self.hear(file, &mut state)?;
+            self.consume(file, &mut state)?;
             let Some(mut run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
             if self.rings.any_of(file) {
-                // What a client stamped and has not handed over yet may lie between the stamps of neighbours.
+                // A client may have stamped a write between the stamps of neighbours, and not published it yet.
                 let stamp = run[0].stamp;
                 run.truncate(run.iter().take_while(|extent| extent.stamp == stamp).count());
             }
             if !self.run_is_whole(victim, &run) {
                 return Ok(false);
             }
-            // A region that turns out to be full is replaced in the next round.
+            // A full region is replaced in the next round.
             let Some((moved, grant)) = self.copy_run(lane, victim, &run)? else { continue };
             from = moved.end;
             self.place_run(file, &mut state, moved, &run, grant);
         }
     }
 
-    /// Checks the records behind a run; a damaged one keeps its region as it is.
+    /// Checks the records of a run; a damaged one keeps its region unchanged.
     fn run_is_whole(&self, region: &Region, run: &[Extent]) -> bool {
         run.iter().all(|extent| {
             let Source::Data(bytes) = extent.source else { return true };
@@ -166,7 +166,7 @@ impl Data {
         let moved = Span::new(whole.start, whole.start + u64::from(grant.len()));
         let target = grant.as_mut_slice();
         for extent in run {
-            let Some(part) = extent.span.meet(moved) else { break };
+            let Some(part) = extent.span.intersect(moved) else { break };
             let Source::Data(bytes) = extent.source else { continue };
             let view = victim.view(bytes.ticket(part.len()))?;
             let at = (part.start - moved.start) as usize;
@@ -176,7 +176,7 @@ impl Data {
     }
 
     fn place_run(&self, id: FileId, file: &mut File, span: Span, run: &[Extent], mut grant: Grant) {
-        let moved = run.iter().filter(|extent| extent.span.meet(span).is_some());
+        let moved = run.iter().filter(|extent| extent.span.intersect(span).is_some());
         let newest = moved.max_by_key(|extent| extent.stamp).expect("a run has extents");
         let Source::Data(Bytes { job, .. }) = newest.source else { return };
         let (len, crc) = (grant.len(), crc32c(grant.as_mut_slice()));
@@ -185,14 +185,14 @@ impl Data {
     }
 }
 
-/// The next extents of a file that lie in a region and follow each other without a gap.
+/// The next extents of a file that are in a region and adjacent in the file.
 fn next_run(index: &Index, region: RegionId, from: u64) -> Option<Vec<Extent>> {
     let mut run: Vec<Extent> = Vec::new();
     for extent in index.pieces(Span::from(from)) {
-        let here = matches!(extent.source, Source::Data(bytes) if bytes.region == region);
+        let in_region = matches!(extent.source, Source::Data(bytes) if bytes.region == region);
         let follows = run.last().is_none_or(|last| last.span.end == extent.span.start);
         let small = run.first().is_none_or(|first| extent.span.end - first.span.start <= RUN);
-        match (here, run.is_empty()) {
+        match (in_region, run.is_empty()) {
             (true, _) if follows && small => run.push(extent),
             (_, true) => {}
             _ => break,

@@ -1,4 +1,4 @@
-//! A disk that can lose power: for tests.
+//! A disk that can lose power, for tests.
 
 use super::disk::Disk;
 use super::lock;
@@ -10,11 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Called at every flush and before every file that is made, before it takes effect: the moment to pull the plug.
+/// Called before every flush and every file creation takes effect: a moment to simulate a power cut.
 pub type AtFlush = Arc<dyn Fn(&CrashDisk) + Send + Sync>;
 
-/// A disk in memory that knows what is durable. Between two flushes of a file its blocks reach the platter in any
-/// order, or not at all.
+/// A disk in memory that tracks what is durable. Between two flushes of a file its blocks become durable in any order,
+/// or not at all.
 #[derive(Default)]
 pub struct CrashDisk {
     files: Mutex<BTreeMap<String, Entry>>,
@@ -27,7 +27,7 @@ struct Entry {
     durable: Vec<u8>,
 }
 
-/// What goes wrong on purpose.
+/// Faults to inject.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Faults {
     /// The disk is full: nothing can be created.
@@ -42,13 +42,13 @@ impl CrashDisk {
         *lock(&self.at_flush) = at_flush;
     }
 
-    /// Makes things go wrong from now on.
+    /// Injects faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         *lock(&self.faults) = faults;
     }
 
-    /// The disk as it might be found after a power cut at this moment: of every block of `tear` bytes that was
-    /// changed since its file was flushed, `keep` decides whether the new content made it.
+    /// A possible state of the disk after a power cut at this moment: for every block of `tear` bytes that was changed
+    /// since its file was flushed, `keep` decides whether the new content survived.
     #[must_use]
     pub fn after_power_cut(&self, tear: usize, keep: &mut dyn FnMut() -> bool) -> CrashDisk {
         let files = lock(&self.files);
@@ -71,7 +71,7 @@ impl CrashDisk {
         }
     }
 
-    /// A disk that holds just these files, all of them durable.
+    /// A disk with just these files, all durable.
     #[must_use]
     pub fn holding(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> CrashDisk {
         let disk = CrashDisk::default();
@@ -83,7 +83,7 @@ impl CrashDisk {
         disk
     }
 
-    /// What a file holds.
+    /// The content of a file.
     #[must_use]
     pub fn read(&self, name: &str) -> Vec<u8> {
         let files = lock(&self.files);
@@ -96,13 +96,19 @@ impl CrashDisk {
         lock(&self.files).remove(name);
     }
 
-    /// Changes one byte of a file behind everybody's back.
+    /// Corrupts one byte of a file.
     pub fn flip(&self, name: &str, position: u64) {
         let files = lock(&self.files);
         let live = &files.get(name).expect("the file exists").live;
         let mut byte = [0];
         live.read_exact_at(&mut byte, position).expect("inside the file");
         live.write_all_at(&[!byte[0]], position).expect("memory can be written");
+    }
+
+    /// Truncates a file: a process that has it mapped gets the same fault as from a bad sector.
+    pub fn cut(&self, name: &str, len: u64) {
+        let files = lock(&self.files);
+        ftruncate(&files.get(name).expect("the file exists").live, len).expect("memory files can shrink");
     }
 
     /// The names of all files.
@@ -129,7 +135,7 @@ impl Disk for CrashDisk {
         if lock(&self.faults).full {
             return Err(Error::new(ErrorKind::NoSpace, format!("cannot allocate {name}: the disk is full")));
         }
-        // The new file is complete before it takes the old one's place: that, too, is a moment to pull the plug.
+        // The new file is complete before it replaces the old one: that, too, is a moment for a power cut.
         self.pause();
         let live = memory_file(len);
         let file = live.try_clone().expect("descriptors are plenty");

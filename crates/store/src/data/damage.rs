@@ -1,23 +1,24 @@
-//! Bytes whose checksum is wrong.
+//! Bytes with a wrong checksum, or that their device cannot read.
 
 use super::index::{Bytes, Extent, Source};
 use super::record::Slot;
 use super::region::Region;
 use super::{Data, lock};
-use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, RegionId, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most sentences that are kept.
+/// Largest number of sentences that are kept.
 const MOST: usize = 1000;
 
-/// What was found to be damaged since the store was opened.
+/// The damage found since the store was opened.
 #[derive(Default)]
 pub(super) struct Damage {
     any: AtomicBool,
     slots: Mutex<HashSet<(RegionId, u32, u32)>>,
+    /// Records with some unreadable bytes: only reads of these bytes fail.
+    unreadable: Mutex<HashSet<(RegionId, u32, u32)>>,
     sentences: Mutex<Vec<String>>,
 }
 
@@ -34,22 +35,34 @@ impl Damage {
         Ok(())
     }
 
-    /// Notes that the bytes of a record are damaged. Their region is kept as it is.
-    fn lose(&self, region: &Region, slot: u32, why: &str) {
+    /// Records that the bytes of a record are damaged. Their region is kept unchanged.
+    pub(super) fn mark_damaged(&self, region: &Region, slot: u32, why: &str) {
         if !lock(&self.slots).insert((region.id, region.arena.generation(), slot)) {
             return;
         }
         region.damaged.store(true, Ordering::Release);
         self.any.store(true, Ordering::Release);
-        let mut sentences = lock(&self.sentences);
-        if sentences.len() < MOST {
-            let place = format!("region {}, record {slot}", region.id);
-            sentences.push(format!("{place}: {why}; reading these bytes gives an I/O error"));
+        self.report(region, slot, &format!("{why}; reading these bytes gives an I/O error"));
+    }
+
+    /// Records that the device cannot read some bytes of a record. Their region is kept unchanged; the other bytes can
+    /// be read.
+    fn mark_unreadable(&self, region: &Region, slot: u32, why: &str) {
+        if lock(&self.unreadable).insert((region.id, region.arena.generation(), slot)) {
+            region.damaged.store(true, Ordering::Release);
+            self.report(region, slot, &format!("{why}; reading the damaged bytes gives an I/O error"));
         }
     }
 
-    /// Notes that nothing can be read from a region.
-    pub(super) fn lose_region(&self, region: &Region, slots: impl Iterator<Item = u32>, why: &str) {
+    fn report(&self, region: &Region, slot: u32, what: &str) {
+        let mut sentences = lock(&self.sentences);
+        if sentences.len() < MOST {
+            sentences.push(format!("region {}, record {slot}: {what}", region.id));
+        }
+    }
+
+    /// Records that nothing can be read from a region.
+    pub(super) fn mark_region_lost(&self, region: &Region, slots: impl Iterator<Item = u32>, why: &str) {
         let generation = region.arena.generation();
         let lost = {
             let mut known = lock(&self.slots);
@@ -69,8 +82,8 @@ impl Damage {
 }
 
 impl Data {
-    /// Checks the bytes behind every live record, beside other work; what is damaged gives errors from then on.
-    /// Ends early when `stop` says so. Returns how many records were checked.
+    /// Checks the bytes of every live record in the background; reads of damaged bytes fail from then on. Stops when
+    /// `stop` returns true. Returns how many records were checked.
     pub fn check_payloads(&self, stop: &dyn Fn() -> bool) -> u64 {
         let mut checked = 0;
         for file in self.files() {
@@ -78,7 +91,7 @@ impl Data {
             let records: HashMap<(RegionId, u32), Bytes> = {
                 let state = lock(&state);
                 let data = |extent: &Extent| match extent.source {
-                    Source::Zero | Source::Behind => None,
+                    Source::Zero | Source::Backing => None,
                     Source::Data(bytes) => Some(((bytes.region, bytes.slot), bytes)),
                 };
                 state.index.extents().filter_map(data).collect()
@@ -94,22 +107,30 @@ impl Data {
         checked
     }
 
-    /// Whether the record behind some bytes still has its checksum; notes it if not.
+    /// Whether the record of some bytes still matches its checksum; records the damage if not.
     pub(super) fn is_whole(&self, region: &Region, bytes: &Bytes) -> bool {
         if self.damage.check(region, bytes.slot).is_err() {
             return false;
         }
-        // Without a view the region is used again already, and nobody reads these bytes any more.
-        let Some(view) = region.arena.view(bytes.record) else { return true };
+        // Without a checksum the region is already reused, and no reader needs these bytes.
+        let Some(sum) = region.checksum(bytes.record) else { return true };
         let (Slot::Record(record) | Slot::Part(record)) = region.record(bytes.slot) else {
-            self.damage.lose(region, bytes.slot, "its journal record is damaged");
+            self.damage.mark_damaged(region, bytes.slot, "its journal record is damaged");
             self.rings.end_leases();
             return false;
         };
-        let whole = crc32c(view.as_ref()) == record.payload_crc;
+        let sum = match sum {
+            Ok(sum) => sum,
+            Err(error) => {
+                let what = format!("file {} bytes {} cannot be read: {error}", record.file, record.span);
+                self.damage.mark_unreadable(region, bytes.slot, &what);
+                return false;
+            }
+        };
+        let whole = sum == record.payload_crc;
         if !whole {
             let what = format!("the checksum of file {} bytes {} is wrong", record.file, record.span);
-            self.damage.lose(region, bytes.slot, &what);
+            self.damage.mark_damaged(region, bytes.slot, &what);
             self.rings.end_leases();
         }
         whole

@@ -1,38 +1,37 @@
-//! What of a file the back end does not have yet.
+//! The bytes of a file that the back end does not have yet.
 
 use super::file::SizeRecord;
 use super::index::{Bytes, Extent, Source};
 use super::{Data, lock};
 use crate::meta::Batch;
-use forebay_model::{FileId, JobId, Result, Span, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::View;
-use std::sync::atomic::Ordering;
 
 /// Bytes of a file that are in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirty {
-    /// Which bytes.
+    /// The range in the file.
     pub span: Span,
     /// When they were written.
     pub stamp: Stamp,
-    /// By which job.
+    /// The job that wrote them.
     pub job: JobId,
-    /// By whom.
+    /// The user who wrote them.
     pub uid: Uid,
 }
 
-/// How much of a file is in regions.
+/// The amount of a file's bytes in regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backlog {
-    /// So many bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// When the oldest of them were written.
     pub oldest: Stamp,
 }
 
-/// Bytes of a file that are in a region, and stay there as long as this is held.
+/// Bytes of a file in a region, which is not reused while this is held.
 pub struct Picked {
-    /// Which bytes.
+    /// The range in the file.
     pub span: Span,
     /// When they were written.
     pub stamp: Stamp,
@@ -41,12 +40,12 @@ pub struct Picked {
 }
 
 impl Data {
-    /// What of a file is in regions, in order. Empty for a file that is not in memory.
+    /// The ranges of a file in regions, in order. Empty for a file that is not in memory.
     pub fn dirty(&self, file: FileId) -> Vec<Dirty> {
         let Ok(Some(state)) = self.in_memory(file) else { return Vec::new() };
         let mut state = lock(&state);
-        if self.hear(file, &mut state).is_err() {
-            // What cannot be heard now leaves later.
+        if self.consume(file, &mut state).is_err() {
+            // If the rings cannot be consumed now, their writes are drained later.
             return Vec::new();
         }
         let dirty = |extent: &Extent| match extent.source {
@@ -54,28 +53,28 @@ impl Data {
                 let Extent { span, stamp, .. } = *extent;
                 Some(Dirty { span, stamp, job: bytes.job, uid: bytes.uid })
             }
-            Source::Zero | Source::Behind => None,
+            Source::Zero | Source::Backing => None,
         };
         state.index.extents().filter_map(dirty).collect()
     }
 
-    /// How much of a file is in regions; nothing of a file that is not in memory.
+    /// The amount of a file's bytes in regions; `None` for a file that is not in memory.
     pub fn backlog(&self, file: FileId) -> Result<Option<Backlog>> {
         let Some(state) = self.in_memory(file)? else { return Ok(None) };
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         let bytes = state.index.buffered();
         Ok(state.index.oldest().map(|oldest| Backlog { bytes, oldest }))
     }
 
-    /// What of a span is in regions, to be written behind. Fails if it is not what was written: clients can change what
-    /// they have written by shared memory.
+    /// The bytes of a span in regions, to be written to the back end. Fails if they do not match their checksum: memory
+    /// and devices fail, and clients can modify bytes that they wrote through shared memory.
     pub fn pick(&self, file: FileId, span: Span) -> Result<Vec<Picked>> {
-        let (mut picked, mut lent) = (Vec::new(), Vec::new());
+        let (mut picked, mut records) = (Vec::new(), Vec::new());
         {
             let state = self.files.get(file, || self.load(file))?;
             let mut state = lock(&state);
-            self.hear(file, &mut state)?;
+            self.consume(file, &mut state)?;
             state.alive()?;
             for extent in state.index.pieces(span) {
                 let Source::Data(bytes) = extent.source else { continue };
@@ -85,23 +84,26 @@ impl Data {
                 picked.push(Picked { span: extent.span, stamp: extent.stamp, bytes: view });
                 let is_known =
                     |(_, other): &(_, Bytes)| (other.region, other.slot) == (bytes.region, bytes.slot);
-                if region.lent.load(Ordering::Acquire) && !lent.iter().any(is_known) {
-                    lent.push((region, bytes));
+                if !records.iter().any(is_known) {
+                    records.push((region, bytes));
                 }
             }
         }
-        for (region, bytes) in lent {
-            self.is_whole(&region, &bytes);
-            self.damage.check(&region, bytes.slot)?;
+        for (region, bytes) in records {
+            if !self.is_whole(&region, &bytes) {
+                self.damage.check(&region, bytes.slot)?;
+                let text = format!("record {} in region {} cannot be checked", bytes.slot, region.id);
+                return Err(Error::new(ErrorKind::Io, text));
+            }
         }
         Ok(picked)
     }
 
-    /// The zeros of a file that are neither in a region nor behind, up to an offset.
+    /// The ranges of a file that are neither in a region nor in the back end, up to an offset.
     pub fn holes(&self, file: FileId, below: u64) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         state.alive()?;
         if state.lost_below > 0 {
             return Err(state.lost(0));
@@ -109,11 +111,12 @@ impl Data {
         Ok(state.index.holes(Span::new(0, below.min(state.size))))
     }
 
-    /// What within a span is neither in a region nor behind, however long the file is here. Fails if some of it was lost.
+    /// The parts of a span that are neither in a region nor in the back end, whatever the size of the file on this
+    /// server. Fails if some bytes were lost.
     pub fn gaps(&self, file: FileId, within: Span) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         state.alive()?;
         if state.lost_below > 0 {
             return Err(state.lost(0));
@@ -121,41 +124,42 @@ impl Data {
         Ok(state.index.holes(within))
     }
 
-    /// The zeros within these spans are zeros behind as well, or nobody's concern here: they count as behind from now
-    /// on. The changes in `with` happen together with it.
+    /// Records the holes within these spans as backing: they are zero in the back end as well, or belong to another
+    /// server. The changes in `with` are committed together with it.
     pub fn hollow(&self, file: FileId, within: &[Span], mut with: Batch) -> Result<()> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         state.alive()?;
         let all = Span::new(0, state.size);
-        let within = within.iter().filter_map(|span| span.meet(all));
+        let within = within.iter().filter_map(|span| span.intersect(all));
         let holes: Vec<Span> = within.flat_map(|span| state.index.holes(span)).collect();
         if holes.is_empty() {
             return if with.is_empty() { Ok(()) } else { self.kv.commit(with) };
         }
         let now = self.clock.next();
-        self.put_behind(file, &mut state, &holes, now, &mut with)?;
+        self.put_backing(file, &mut state, &holes, now, &mut with)?;
         self.kv.commit(with)?;
         for span in holes {
-            let extent = Extent { span, stamp: now, source: Source::Behind };
+            let extent = Extent { span, stamp: now, source: Source::Backing };
             state.index.apply(extent, &mut |_| unreachable!("nothing in a hole is in a region"));
-            state.behind.put(span, now);
+            state.backing.put(span, now);
         }
-        (state.unsettled, state.ordered) = (true, now);
+        (state.size_pending, state.ordered) = (true, now);
         Ok(())
     }
 
-    /// Whether nothing of a file is behind alone, of what counts.
+    /// Whether no relevant byte of a file is only in the back end.
     pub fn is_here(&self, file: FileId, counts: impl Fn(Span) -> bool) -> Result<bool> {
         let state = self.look_at(file)?;
         let state = lock(&state);
-        Ok(!state.index.extents().any(|extent| extent.source == Source::Behind && counts(extent.span)))
+        Ok(!state.index.extents().any(|extent| extent.source == Source::Backing && counts(extent.span)))
     }
 
-    /// What was behind of a file is there no more: forgotten if nothing of it counts, because all is in regions or zero, or
-    /// is another server's. The changes in `with` happen together with it. False if something counts.
-    pub fn forget_behind(
+    /// Drops the backing ranges of a file that no longer exists in the back end, if none of them is relevant, because
+    /// all its bytes are in regions, zero, or on another server. The changes in `with` are committed together with it.
+    /// False if a relevant range remains.
+    pub fn forget_backing(
         &self,
         file: FileId,
         mut with: Batch,
@@ -163,20 +167,20 @@ impl Data {
     ) -> Result<bool> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         state.alive()?;
-        if state.index.extents().any(|extent| extent.source == Source::Behind && counts(extent.span)) {
+        if state.index.extents().any(|extent| extent.source == Source::Backing && counts(extent.span)) {
             return Ok(false);
         }
-        let before = std::mem::take(&mut state.behind);
+        let before = std::mem::take(&mut state.backing);
         let record = state.record(&state.index, self.incarnation, true);
         let noted = record.and_then(|record| {
             with.put(SizeRecord::key(file), record.encode());
             self.kv.commit(with)
         });
         match noted {
-            Ok(()) => state.unsettled = true,
-            Err(_) => state.behind = before,
+            Ok(()) => state.size_pending = true,
+            Err(_) => state.backing = before,
         }
         noted.map(|()| true)
     }

@@ -1,4 +1,4 @@
-//! The files that hold regions, and when they are safe.
+//! The files of regions, and their durability.
 
 use crate::files::failed;
 use forebay_model::{Error, Result};
@@ -8,34 +8,34 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// How the names of files end that are being made.
+/// Suffix of files that are being created.
 pub(crate) const UNFINISHED: &str = ".new";
 
-/// A place for named files of fixed size.
+/// A directory of named files of fixed size.
 pub trait Disk: Send + Sync {
-    /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
+    /// Creates a file of zeros, fully allocated and durable, replacing one with that name.
     fn create(&self, name: &str, len: u64) -> Result<File>;
 
-    /// Gives back all that a file holds, whoever may still have it open; it has no bytes afterwards. Not an error if
-    /// there is none.
+    /// Frees all memory or blocks of a file, even if clients have it open; it is empty afterwards. Not an error if it
+    /// does not exist.
     fn vacate(&self, name: &str) -> Result<()>;
 
-    /// Opens a file for reading and writing; `None` if there is none.
+    /// Opens a file for reading and writing; `None` if it does not exist.
     fn open(&self, name: &str) -> Result<Option<File>>;
 
     /// Makes every byte written to the file durable.
     fn sync(&self, name: &str, file: &File) -> Result<()>;
 
-    /// Whether files are lost with the machine anyway, so that nothing needs to be flushed.
+    /// Whether files are lost with the machine anyway, so that flushes are unnecessary.
     fn is_volatile(&self) -> bool;
 
     /// The names of all files.
     fn names(&self) -> Result<Vec<String>>;
 
-    /// Removes a file; not an error if there is none.
+    /// Removes a file; not an error if it does not exist.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Where other processes of this machine find a file; `None` if they cannot.
+    /// The path by which other processes of this machine open a file; `None` if they cannot.
     fn path(&self, name: &str) -> Option<PathBuf>;
 }
 
@@ -46,7 +46,7 @@ pub struct DirDisk {
 }
 
 impl DirDisk {
-    /// Uses an existing directory; `volatile` if it is on a file system that lives in memory.
+    /// Uses an existing directory; `volatile` if it is on a tmpfs.
     #[must_use]
     pub fn new(dir: PathBuf, volatile: bool) -> DirDisk {
         DirDisk { dir, volatile }
@@ -60,7 +60,7 @@ impl DirDisk {
 impl Disk for DirDisk {
     fn create(&self, name: &str, len: u64) -> Result<File> {
         let (path, fresh) = (self.dir.join(name), self.dir.join(format!("{name}{UNFINISHED}")));
-        // Made beside and moved into place: whoever dies over it leaves the old file or the new one.
+        // Created under another name and renamed: a crash leaves the old file or the new one.
         let create = || {
             let file = OpenOptions::new()
                 .read(true)
@@ -89,7 +89,7 @@ impl Disk for DirDisk {
 
     fn vacate(&self, name: &str) -> Result<()> {
         let Some(file) = self.open(name)? else { return Ok(()) };
-        file.set_len(0).map_err(|error| self.failed("empty", name, &error))
+        file.set_len(0).map_err(|error| self.failed("truncate", name, &error))
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {

@@ -1,61 +1,61 @@
-//! What a store that nobody serves holds of each file's bytes: as its records say, and its journals where they are read.
+//! The bytes of each file in a store that no server has open, from its records and, if they are read, its journals.
 
 use super::file::{File, SizeRecord};
 use super::index::{Extent, Source};
 use super::recover::stored_clock;
 use super::tomb::{self, Tombs};
 use crate::inspect::RegionView;
-use crate::meta::{Batch, Kv};
+use crate::meta::{Batch, KeySpace, Kv};
 use crate::store::INCARNATION_KEY;
 use forebay_model::{FileId, Incarnation, Result, Span, Stamp};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
-/// What a store holds.
+/// The content of a store.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// Which life of the store this is, where it says so.
+    /// The incarnation of the store, if recorded.
     pub(crate) incarnation: Option<Incarnation>,
     pub(crate) files: BTreeMap<FileId, Held>,
-    /// Later than everything that was stamped; only where the journals were read.
+    /// The latest stamp in the store; `None` if the journals were not read.
     pub(crate) newest: Option<Stamp>,
-    /// Files of which a change is under way that several stores make: it is finished when they are served.
+    /// Files with a distributed truncation or hole in progress: the servers finish it when they run.
     pub(crate) changing: BTreeSet<FileId>,
-    /// What cannot be read.
+    /// Records that cannot be read.
     pub(crate) faults: Vec<String>,
 }
 
-/// Where changes are noted that several stores make: prepared, and decided.
-const CHANGES: [&[u8]; 2] = [b"r", b"u"];
+/// Key prefixes of distributed changes: prepared, and decided.
+const CHANGES: [&[u8]; 2] = [KeySpace::PreparedReshape.prefix(), KeySpace::DecidedReshape.prefix()];
 
-/// What a store holds of a file.
+/// The bytes of a file in a store.
 #[derive(Default)]
 pub(crate) struct Held {
-    /// The length that is noted, if one is.
+    /// The recorded size, if any.
     pub(crate) noted: Option<u64>,
     /// Whether bytes may have been written since.
-    pub(crate) unsettled: bool,
+    pub(crate) size_pending: bool,
     /// One past the last byte that was found in a region.
     pub(crate) end: u64,
-    /// Bytes below this offset that are not there were lost with an earlier life of the store.
+    /// Bytes below this offset that are not in the store were lost with an earlier incarnation of it.
     pub(crate) lost_below: u64,
-    there: Vec<Span>,
+    extents: Vec<Span>,
 }
 
 impl Held {
-    /// One past the last byte that it knows of.
+    /// One past the last known byte.
     pub(crate) fn size(&self) -> u64 {
         self.noted.unwrap_or(0).max(self.end)
     }
 
-    /// How many bytes below an offset are there.
+    /// The number of bytes below an offset that are in the store.
     pub(crate) fn there_below(&self, end: u64) -> u64 {
         let below = Span::new(0, end);
-        self.there.iter().filter_map(|span| span.meet(below)).map(Span::len).sum()
+        self.extents.iter().filter_map(|span| span.intersect(below)).map(Span::len).sum()
     }
 }
 
-/// What journals say, and whether their server left them in order.
+/// The content of journals, and whether their store was closed cleanly.
 #[derive(Clone, Copy)]
 pub(crate) struct Journals<'a> {
     pub(crate) regions: &'a [RegionView],
@@ -64,10 +64,10 @@ pub(crate) struct Journals<'a> {
 
 impl Rest {
     pub(crate) fn read(kv: &dyn Kv, journals: Option<Journals<'_>>) -> Result<Rest> {
-        let life = kv
+        let incarnation = kv
             .get(INCARNATION_KEY)?
             .and_then(|bytes| Some(Incarnation(u128::from_be_bytes(bytes.try_into().ok()?))));
-        let mut rest = Rest { incarnation: life, ..Rest::default() };
+        let mut rest = Rest { incarnation, ..Rest::default() };
         for letter in CHANGES {
             kv.scan(letter, &[], &mut |key, _| {
                 rest.changing.extend(file_of(key));
@@ -75,14 +75,16 @@ impl Rest {
             })?;
         }
         let mut files = BTreeMap::new();
-        kv.scan(b"s", &[], &mut |key, value| {
+        kv.scan(KeySpace::Size.prefix(), &[], &mut |key, value| {
             match file_of(key).map(|id| (id, SizeRecord::decode(id, value))) {
                 Some((id, Ok(record))) => {
-                    let (noted, life) = (record.size, life.unwrap_or(record.incarnation));
-                    files.insert(id, (Some(noted), File::load(Some(record), life)));
+                    let (noted, incarnation) = (record.size, incarnation.unwrap_or(record.incarnation));
+                    files.insert(id, (Some(noted), File::load(Some(record), incarnation)));
                 }
                 Some((_, Err(error))) => rest.faults.push(error.to_string()),
-                None => rest.faults.push(format!("\"{}\" is not the key of a length", key.escape_ascii())),
+                None => {
+                    rest.faults.push(format!("\"{}\" is not the key of a size record", key.escape_ascii()));
+                }
             }
             ControlFlow::Continue(())
         })?;
@@ -100,23 +102,22 @@ fn file_of(key: &[u8]) -> Option<FileId> {
 }
 
 fn held(noted: Option<u64>, file: &File, unclean: bool) -> Held {
-    let found = |extent: &&Extent| extent.source == Source::Behind;
+    let found = |extent: &&Extent| extent.source == Source::Backing;
     let end = file.index.extents().filter(found).map(|extent| extent.span.end).max();
-    let there = match file.lost_below {
+    let extents = match file.lost_below {
         0 => Vec::new(),
         _ => file.index.extents().map(|extent| extent.span).collect(),
     };
     Held {
         noted,
-        unsettled: file.unsettled || unclean,
+        size_pending: file.size_pending || unclean,
         end: end.unwrap_or(0),
         lost_below: file.lost_below,
-        there,
+        extents,
     }
 }
 
-/// Puts what the journals say in its place, as recovery would. Which regions hold it does not matter here: everything that
-/// is not zero stands as if it were behind.
+/// Replays the journals as recovery would. The region of a record does not matter, so all data is indexed as backing.
 fn replay(
     kv: &dyn Kv,
     journals: Journals<'_>,
@@ -134,7 +135,7 @@ fn replay(
             continue;
         }
         let (_, file) = files.entry(record.file).or_insert_with(|| (None, File::default()));
-        file.index.apply(Extent { span, stamp: record.stamp, source: Source::Behind }, &mut |_| {});
+        file.index.apply(Extent { span, stamp: record.stamp, source: Source::Backing }, &mut |_| {});
     }
     for id in tombs.files() {
         let Some((_, file)) = files.get_mut(&id) else { continue };
@@ -143,7 +144,7 @@ fn replay(
             file.index.apply(zeros, &mut |_| {});
         }
     }
-    // What was deleted is hidden until its regions are used again.
+    // A deleted file is hidden by its tombstone until its regions are reused.
     let is_gone = |noted: &Option<u64>, file: &File| {
         noted.is_none() && file.index.extents().all(|extent| extent.source == Source::Zero)
     };
@@ -151,16 +152,16 @@ fn replay(
     Ok(newest)
 }
 
-/// Has the length of what a store holds of a file found out again when the store is opened.
-pub(crate) fn unsettle(kv: &dyn Kv, file: FileId, batch: &mut Batch) -> Result<()> {
+/// Marks the size of a file as pending, so that recovery computes it again.
+pub(crate) fn mark_size_pending(kv: &dyn Kv, file: FileId, batch: &mut Batch) -> Result<()> {
     if let Some(value) = kv.get(&SizeRecord::key(file))? {
-        let record = SizeRecord { unsettled: true, ..SizeRecord::decode(file, &value)? };
+        let record = SizeRecord { size_pending: true, ..SizeRecord::decode(file, &value)? };
         batch.put(SizeRecord::key(file), record.encode());
     }
     Ok(())
 }
 
-/// Forgets all bytes of a file, as of a moment after all of them were written.
+/// Deletes all bytes of a file, with a tombstone later than all of them.
 pub(crate) fn forget(file: FileId, after: Stamp, batch: &mut Batch) {
     batch.remove(SizeRecord::key(file));
     let (key, value) = tomb::of_everything(file, Stamp(after.0.saturating_add(1)));

@@ -1,7 +1,7 @@
-//! What every byte of a file is, and since when.
+//! The source and age of every byte of a file.
 //!
-//! **Invariant**: at every byte the newest stamp wins, in whatever order the pieces are applied; with equal stamps
-//! the later application wins (the cleaner moves bytes without making them newer).
+//! **Invariant**: at every byte the newest stamp wins, in whatever order extents are applied; with equal stamps the
+//! later application wins (the cleaner moves bytes without making them newer).
 
 use super::rings::Leases;
 use forebay_model::{JobId, RegionId, Span, Stamp, Uid};
@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 /// Where the bytes of an extent are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// Nowhere: they are zeros, and hide everything older.
+    /// Nowhere: the bytes are zeros and hide everything older.
     Zero,
     /// In a region.
     Data(Bytes),
     /// In the back end.
-    Behind,
+    Backing,
 }
 
-/// Bytes in a region, and whose they are.
+/// Bytes in a region, with their job and user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bytes {
     pub(super) region: RegionId,
     /// The journal slot of the record that committed them.
     pub(super) slot: u32,
-    /// All bytes of that record, and which of them is the first here.
+    /// All bytes of that record, and the offset of this extent in it.
     pub(super) record: Ticket,
     pub(super) from: u32,
     pub(super) job: JobId,
@@ -39,7 +39,7 @@ impl Bytes {
     }
 }
 
-/// A piece of a file with one origin.
+/// A contiguous range of a file with one source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     pub(super) span: Span,
@@ -50,7 +50,7 @@ pub(super) struct Extent {
 impl Extent {
     fn part(&self, span: Span) -> Extent {
         let source = match self.source {
-            Source::Zero | Source::Behind => self.source,
+            Source::Zero | Source::Backing => self.source,
             Source::Data(bytes) => {
                 let skipped = (span.start - self.span.start) as u32;
                 Source::Data(Bytes { from: bytes.from + skipped, ..bytes })
@@ -60,14 +60,14 @@ impl Extent {
     }
 }
 
-/// Most bytes of memory that one extent takes. Its map keeps up to eleven in a node, of which all but one per file are at least
-/// five elevenths full, and nodes of twelve words above them for every sixth node.
+/// Upper bound of the memory of one extent. A B-tree node holds up to eleven; all but one per file are at least five
+/// elevenths full. Inner nodes of twelve words come on top, one for every six nodes.
 pub(super) const EXTENT_BYTES: u64 = {
     let node = 11 * (size_of::<u64>() + size_of::<Extent>()) + 16;
     ((node + (node + 12 * size_of::<usize>()) / 5) / 5) as u64
 };
 
-/// How a change of the index changes what is live in a region.
+/// How an index change affects the live data of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Delta {
     pub(super) region: RegionId,
@@ -75,19 +75,19 @@ pub(super) struct Delta {
     pub(super) pieces: i64,
 }
 
-/// The extents of one file. Whoever changes them ends the leases of those who read them from outside.
+/// The extents of one file. Every change ends the leases of clients that read them through shared memory.
 #[derive(Default)]
 pub(super) struct Index {
     extents: BTreeMap<u64, Extent>,
     /// Bytes in regions.
     buffered: u64,
-    /// The oldest stamp of bytes in regions; nothing if that has to be looked up.
+    /// The oldest stamp of bytes in regions; `None` if it has to be computed.
     oldest: Option<Stamp>,
     pub(super) leases: Leases,
 }
 
 impl Index {
-    /// Puts an extent in its place in time; tells what became live and what died.
+    /// Applies an extent in stamp order; reports which bytes became live or dead.
     pub(super) fn apply(&mut self, new: Extent, change: &mut impl FnMut(Delta)) {
         self.leases.end();
         if new.span.is_empty() {
@@ -115,12 +115,12 @@ impl Index {
         }
     }
 
-    /// Forgets zeros whose stamp nobody has to be protected from any more.
+    /// Drops the zeros with this stamp, when no older record is left for them to hide.
     pub(super) fn drop_zeros(&mut self, stamp: Stamp) {
         self.extents.retain(|_, extent| extent.stamp != stamp || extent.source != Source::Zero);
     }
 
-    /// Forgets what is known of a span in which nothing is in a region.
+    /// Drops the extents of a span that has nothing in a region.
     pub(super) fn forget(&mut self, span: Span) {
         self.leases.end();
         for old in self.overlapping(span) {
@@ -133,7 +133,7 @@ impl Index {
         }
     }
 
-    /// Forgets everything.
+    /// Drops all extents.
     pub(super) fn clear(&mut self, change: &mut impl FnMut(Delta)) {
         self.leases.end();
         for (_, extent) in std::mem::take(&mut self.extents) {
@@ -141,12 +141,12 @@ impl Index {
         }
     }
 
-    /// The extents that meet a span, cut to it, in order.
+    /// The extents that overlap a span, cut to it, in order.
     pub(super) fn pieces(&self, span: Span) -> impl Iterator<Item = Extent> + '_ {
-        self.from(span).filter_map(move |extent| Some(extent.part(extent.span.meet(span)?)))
+        self.from(span).filter_map(move |extent| Some(extent.part(extent.span.intersect(span)?)))
     }
 
-    /// What of a span is neither in a region nor behind.
+    /// The parts of a span that are neither in a region nor in the back end.
     pub(super) fn holes(&self, span: Span) -> Vec<Span> {
         let (mut holes, mut at) = (Vec::new(), span.start);
         for extent in self.pieces(span).filter(|extent| extent.source != Source::Zero) {
@@ -161,12 +161,12 @@ impl Index {
         holes
     }
 
-    /// A span and what is behind right before and after it, so that neighbours become one.
-    pub(super) fn with_behind(&self, span: Span) -> Span {
-        let behind = |extent: &&Extent| extent.source == Source::Behind;
+    /// Extends a span by the adjacent backing extents, so that neighbours merge.
+    pub(super) fn with_backing(&self, span: Span) -> Span {
+        let backing = |extent: &&Extent| extent.source == Source::Backing;
         let before = self.extents.range(..span.start).next_back().map(|(_, extent)| extent);
-        let before = before.filter(behind).filter(|extent| extent.span.end >= span.start);
-        let after = self.extents.get(&span.end).filter(behind);
+        let before = before.filter(backing).filter(|extent| extent.span.end >= span.start);
+        let after = self.extents.get(&span.end).filter(backing);
         Span::new(
             before.map_or(span.start, |extent| extent.span.start),
             after.map_or(span.end, |extent| extent.span.end),
@@ -178,7 +178,7 @@ impl Index {
         self.extents.values()
     }
 
-    /// How many extents there are.
+    /// The number of extents.
     pub(super) fn len(&self) -> usize {
         self.extents.len()
     }
@@ -194,7 +194,7 @@ impl Index {
         self.buffered
     }
 
-    /// Since when the oldest of them are.
+    /// The oldest stamp of bytes in regions.
     pub(super) fn oldest(&mut self) -> Option<Stamp> {
         if self.oldest.is_none() {
             let data = self.extents.values().filter(|extent| matches!(extent.source, Source::Data(_)));
@@ -203,13 +203,13 @@ impl Index {
         self.oldest
     }
 
-    /// Whether everything here is written down elsewhere too: nothing is in a region, and nothing hides anything.
-    pub(super) fn is_all_behind(&self) -> bool {
-        self.extents.values().all(|extent| extent.source == Source::Behind)
+    /// Whether all extents are in the back end: nothing is in a region, and no zeros hide anything.
+    pub(super) fn is_all_in_backing(&self) -> bool {
+        self.extents.values().all(|extent| extent.source == Source::Backing)
     }
 
     fn overlapping(&self, span: Span) -> Vec<Extent> {
-        self.from(span).filter(|extent| extent.span.meet(span).is_some()).copied().collect()
+        self.from(span).filter(|extent| extent.span.intersect(span).is_some()).copied().collect()
     }
 
     fn from(&self, span: Span) -> impl Iterator<Item = &Extent> {
@@ -273,14 +273,14 @@ pub(super) mod tests {
 
     fn shape(index: &Index) -> Vec<(u64, u64, u64, u32)> {
         let from = |extent: &Extent| match extent.source {
-            Source::Zero | Source::Behind => 0,
+            Source::Zero | Source::Backing => 0,
             Source::Data(bytes) => bytes.from,
         };
         index.extents().map(|one| (one.span.start, one.span.end, one.stamp.0, from(one))).collect()
     }
 
     #[test]
-    fn newer_bytes_cut_older_ones_and_older_ones_fill_gaps() {
+    fn newer_extents_split_older_ones_and_older_ones_fill_gaps() {
         let mut index = Index::default();
         index.apply(data(0, 10, 5, 1), &mut |_| {});
         index.apply(data(3, 4, 7, 2), &mut |_| {});
@@ -294,7 +294,7 @@ pub(super) mod tests {
 
     /// Every order of application gives the same bytes: those of the newest stamp.
     #[test]
-    fn random_applications_in_any_order_equal_the_newest_stamp() {
+    fn random_order_of_extents_always_yields_the_newest_stamp() {
         let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
         let mut state = seed;
         let mut random = move |below: u64| {
@@ -313,7 +313,7 @@ pub(super) mod tests {
                 let mut extent = data(start, len as u32, stamp, (stamp % 3) as u32);
                 match random(8) {
                     0 | 1 => extent.source = Source::Zero,
-                    2 | 3 => extent.source = Source::Behind,
+                    2 | 3 => extent.source = Source::Backing,
                     _ => {}
                 }
                 index.apply(extent, &mut |delta| *live.entry(delta.region).or_default() += delta.bytes);
@@ -334,7 +334,7 @@ pub(super) mod tests {
             for extent in index.extents() {
                 for at in extent.span.start..extent.span.end {
                     let (region, offset) = match extent.source {
-                        Source::Zero | Source::Behind => ((extent.stamp.0 % 3) as u32, None),
+                        Source::Zero | Source::Backing => ((extent.stamp.0 % 3) as u32, None),
                         Source::Data(bytes) => {
                             (bytes.region.0, Some(u64::from(bytes.from) + at - extent.span.start))
                         }

@@ -1,25 +1,25 @@
 //! Reading a journal's bytes without opening its region.
 
-use super::record::{Header, Record, Slot};
+use super::record::{Header, HeaderFault, Record, Slot};
 use crate::inspect::RegionView;
 use forebay_model::{FileId, Incarnation, JobId, RegionId, Stamp, Uid};
 use forebay_shm::SLOT;
 use serde::Serialize;
 
-/// A record as a person may want to see it.
+/// A decoded record for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct RecordView {
-    /// Its slot.
+    /// Its slot in the journal.
     pub slot: u32,
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u32,
-    /// Where in the region.
+    /// Position in the region.
     pub position: u32,
-    /// Its place in time.
+    /// Its stamp.
     pub stamp: Stamp,
     /// The job that wrote it.
     pub job: JobId,
@@ -27,11 +27,11 @@ pub struct RecordView {
     pub uid: Uid,
     /// CRC32C of the bytes.
     pub crc: u32,
-    /// Whether it counts only together with a later record of the same write.
+    /// Whether it is valid only together with a later record of the same write.
     pub part: bool,
 }
 
-/// What the bytes of a journal say. Never fails: what cannot be read is told.
+/// Decodes a journal. Never fails: damage is reported in the result.
 pub(crate) fn read_journal(region: RegionId, bytes: &[u8], incarnation: Incarnation) -> RegionView {
     let mut view = RegionView {
         region,
@@ -48,7 +48,8 @@ pub(crate) fn read_journal(region: RegionId, bytes: &[u8], incarnation: Incarnat
     };
     match Header::newest(*first, *last) {
         Ok(header) => (view.generation, view.uid) = (Some(header.generation), header.uid),
-        Err(fault) => view.fault = Some(format!("neither header can be used: {fault:?}")),
+        Err(HeaderFault::Damaged) => view.fault = Some("both headers of the journal are damaged".to_owned()),
+        Err(HeaderFault::Format(format)) => view.fault = Some(format!("the journal has format {format}")),
     }
     for (number, slot) in slots.iter().enumerate() {
         match Record::decode(*slot, incarnation) {

@@ -1,14 +1,14 @@
-//! The bytes of files: reserved, put, committed, read, hidden, synced.
+//! The bytes of files: reserve, fill, commit, read, hide, sync.
 //!
-//! **Invariant**: what a commit acknowledged is found again by recovery after the death of the process, and after
-//! the death of the machine once it was synced; what a tombstone hid is never found again. A region is used again
-//! only when nothing in it is live and whatever replaced its bytes is as durable as they were.
+//! **Invariant**: recovery finds every acknowledged commit after the process died, and every synced commit after the
+//! machine died; it never finds bytes that a tombstone hid. A region is reused only when nothing in it is live and the
+//! data that replaced its bytes is as durable as they were.
 //!
-//! Locks are taken in this order: `reclaiming`, a file, its rings, then one of `space`, `tombs`, a region's files.
+//! Lock order: `reclaiming`, a file, its rings, then one of `space`, `tombs`, a region's files.
 //!
-//! **Deliberately absent**: names, permissions, sockets, turns; which bytes should be buffered at all.
+//! **Deliberately absent**: names, permissions, sockets, turns, the decision which bytes to buffer.
 
-mod behind;
+mod backing;
 mod clean;
 mod clock;
 mod crash;
@@ -17,8 +17,11 @@ mod dirty;
 mod disk;
 mod file;
 mod held;
+mod holes;
 mod index;
+mod index_cost;
 mod journal;
+mod mapped;
 mod past;
 mod publish;
 mod queues;
@@ -29,14 +32,14 @@ mod region;
 mod rings;
 mod space;
 mod table;
-mod toll;
 mod tomb;
 
-pub use behind::changed_here_too;
+pub use backing::changed_here_too;
 pub use crash::{AtFlush, CrashDisk, Faults};
 pub use dirty::{Backlog, Dirty, Picked};
 pub use disk::{DirDisk, Disk};
-pub use queues::{MOST_BELLS, MOST_QUEUES};
+pub use mapped::{Mapper, Missing};
+pub use queues::{MAX_DOORBELLS, MAX_QUEUES};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
 pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer, Traffic};
@@ -44,14 +47,16 @@ pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer, Traffic
 pub use journal::RecordView;
 
 pub(crate) use disk::{UNFINISHED, sync_dir};
-pub(crate) use held::{Held, Journals, Rest, forget, unsettle};
+pub(crate) use held::{Held, Journals, Rest, forget, mark_size_pending};
 pub(crate) use journal::read_journal;
 pub(crate) use queues::queues_cost;
 pub(crate) use record::FORMAT;
+pub(crate) use region::{checksum_at, data_name};
 pub(crate) use rings::rings_cost;
 
 use crate::meta::{Batch, Kv};
 use crate::names::Facts;
+use crate::timeline::Timeline;
 use clock::Clock;
 use damage::Damage;
 use file::{File, FileState, SizeRecord};
@@ -60,32 +65,34 @@ use forebay_model::{
 };
 use forebay_shm::{Epochs, View};
 use index::{Delta, Extent, Source};
+use index_cost::IndexCost;
+use mapped::Objects;
 use publish::{Put, Write};
 use region::Region;
 use rings::Rings;
 use space::{Space, State};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 use table::{Looked, Table};
-use toll::Toll;
 use tomb::Tombs;
 
-/// The largest file: offsets are signed on most interfaces.
+/// The largest file: offsets are signed in most interfaces.
 pub const MAX_FILE: u64 = i64::MAX as u64;
 
-/// Takes a lock. A thread that panicked while holding it has left values that are checked wherever they matter.
+/// Takes a lock, even a poisoned one: the values that a panicking thread left are checked where they matter.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs before anything on a file is put in order or answered, while the file is locked. Writers that commit
-/// without asking (shared-memory rings) are heard here.
+/// A hook that runs before any operation on a file is ordered or answered, while the file is locked. It consumes the
+/// shared-memory rings, whose writers commit without a request.
 pub trait Before: Send + Sync {
-    /// The file is about to be looked at or changed.
+    /// The file is about to be read or changed.
     fn before(&self, file: FileId);
 }
 
-/// Nobody commits without asking.
+/// The hook for a store without rings.
 pub struct NoRings;
 
 impl Before for NoRings {
@@ -95,7 +102,7 @@ impl Before for NoRings {
 /// Space in a region for one writer. Dropping it gives the space up.
 pub struct Grant {
     region: Arc<Region>,
-    /// The first of its journal slots, and how many there are.
+    /// The first of its journal slots, and the number of slots.
     slot: u32,
     slots: u32,
     uid: Uid,
@@ -103,7 +110,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// How many bytes were granted.
+    /// The number of bytes granted.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.bytes.len()
@@ -121,45 +128,47 @@ impl Grant {
     }
 }
 
-/// A grant whose first `len` bytes are put.
+/// A grant whose first `len` bytes are filled.
 pub struct Filled {
     /// The space.
     pub grant: Grant,
-    /// How much of it is filled.
+    /// How many of its bytes are filled.
     pub len: u32,
     /// CRC32C of these bytes.
     pub crc: u32,
 }
 
-/// Where committed bytes go.
+/// Where a commit places its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// At an offset.
     At(u64),
-    /// At the end of the file, as it is at the moment of the commit.
+    /// At the end of the file at the moment of the commit.
     End,
 }
 
-/// What a commit did.
+/// The result of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Committed {
     /// Offset of the first byte.
     pub offset: u64,
-    /// Its place in time.
+    /// Its position in the order of commits.
     pub stamp: Stamp,
 }
 
-/// A stretch of what was read.
+/// A part of the bytes that were read.
 pub enum Piece {
-    /// Bytes in a region, which stay there as long as this is held.
+    /// Bytes in a region, which is not reused while this is held.
     Bytes(View),
-    /// So many zeros.
+    /// The given number of zeros.
     Zeros(u32),
-    /// Bytes of the file that the back end holds.
-    Behind(Span),
+    /// Bytes of the file in the back end.
+    Backing(Span),
+    /// A copy of bytes of a mapped file.
+    Copied(Vec<u8>),
 }
 
-/// How many regions are in which state.
+/// The number of regions in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Empty.
@@ -170,7 +179,7 @@ pub struct Counts {
     pub sealed: u32,
     /// Being emptied by the cleaner.
     pub draining: u32,
-    /// Empty, but not yet to be used again.
+    /// Empty, but not yet reusable.
     pub resting: u32,
 }
 
@@ -181,37 +190,62 @@ pub struct Data {
     geometry: Geometry,
     incarnation: Incarnation,
     clock: Clock,
+    times: Arc<Timeline>,
     regions: Vec<RwLock<Arc<Region>>>,
     space: Mutex<Space>,
     files: Table,
     tombs: Mutex<Tombs>,
     reclaiming: Mutex<()>,
     damage: Damage,
-    /// What changes of the index cost that writes make.
-    toll: Toll,
+    /// The cost of index updates by writes.
+    index_cost: IndexCost,
     before: Box<dyn Before>,
     rings: Rings,
+    objects: Objects,
 }
 
 impl Data {
-    /// Changes of files are told from now on to those who remember what they were answered.
-    pub(crate) fn tell(&self, epochs: Arc<Epochs>) {
-        self.files.tell(epochs);
+    /// Sets the epochs to advance when a file changes, so that clients drop cached answers.
+    pub(crate) fn notify(&self, epochs: Arc<Epochs>) {
+        self.files.notify(epochs);
     }
 
-    /// The present, later than everything that was stamped before.
+    /// The current time, later than every earlier stamp.
     #[must_use]
     pub fn now(&self) -> Stamp {
         self.clock.next()
     }
 
-    /// Makes put bytes count, all at once for every reader. They are applied at the next stamp, and survive the
-    /// death of this process when this returns.
-    pub fn commit(&self, file: FileId, place: Place, parts: Vec<Filled>, job: JobId) -> Result<Committed> {
+    /// What time it was when something was stamped.
+    #[must_use]
+    pub fn times(&self) -> &Arc<Timeline> {
+        &self.times
+    }
+
+    /// Has times from now on be those of the machine's clock, if it was set; true if it was.
+    pub fn follow_clock(&self) -> Result<bool> {
+        self.clock.follow(&self.times)
+    }
+
+    /// How far [`now`](Data::now) is ahead of the machine's clock: an earlier one was in the future.
+    #[must_use]
+    pub fn ahead_of_clock(&self) -> Duration {
+        self.clock.ahead()
+    }
+
+    /// Commits filled grants, atomically for every reader, at the next stamp. When this returns, the bytes survive the
+    /// death of this process.
+    pub fn commit(
+        &self,
+        file: FileId,
+        place: Place,
+        mut parts: Vec<Filled>,
+        job: JobId,
+    ) -> Result<Committed> {
         let state = self.files.get(file, || self.load(file))?;
         let (done, dead) = {
             let mut state = lock(&state);
-            self.hear(file, &mut state)?;
+            self.consume(file, &mut state)?;
             state.alive()?;
             let total = parts.iter().map(|part| u64::from(part.len)).sum();
             let offset = match place {
@@ -222,10 +256,11 @@ impl Data {
             let whole = Span::at(offset, total).filter(|span| span.end <= MAX_FILE);
             let whole = whole.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
             let stamp = self.clock.next();
-            if !state.unsettled {
+            if !state.size_pending {
                 self.note_size(file, &state, true)?;
-                state.unsettled = true;
+                state.size_pending = true;
             }
+            let shown = self.put_mapped(file, &mut state, offset, &mut parts)?;
             let dead = self.publish(
                 Write { file, stamp, job },
                 &mut state,
@@ -234,24 +269,34 @@ impl Data {
             );
             state.size = state.size.max(whole.end);
             state.touch(stamp);
+            state.mapped.iter_mut().for_each(|mapped| mapped.committed(&shown));
             (Committed { offset, stamp }, dead)
         };
         self.reclaim_if(dead);
         Ok(done)
     }
 
-    /// The bytes of a file, fewer than asked for only at its end.
+    /// Reads bytes of a file; fewer than requested only at its end.
     pub fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<Piece>> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        self.consume(file, &mut state)?;
         state.alive()?;
-        let asked = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
-        if asked.end > state.size && state.lost_below > state.size && !asked.is_empty() {
+        let requested = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
+        if requested.end > state.size && state.lost_below > state.size && !requested.is_empty() {
             return Err(state.lost(state.size));
         }
-        let Some(span) = asked.meet(Span::new(0, state.size)) else { return Ok(Vec::new()) };
+        let Some(span) = requested.intersect(Span::new(0, state.size)) else { return Ok(Vec::new()) };
         let mut pieces = Vec::new();
+        match &state.mapped {
+            None => self.read_stored(&state, span, &mut pieces)?,
+            Some(mapped) => self.read_mapped(file, &state, mapped, span, &mut pieces)?,
+        }
+        Ok(pieces)
+    }
+
+    /// Reads bytes of a file from regions, holes and the back end.
+    fn read_stored(&self, state: &File, span: Span, pieces: &mut Vec<Piece>) -> Result<()> {
         let mut at = span.start;
         let hole = |from: u64, to: u64| {
             if from < to && from < state.lost_below {
@@ -262,8 +307,8 @@ impl Data {
         for extent in state.index.pieces(span) {
             pieces.extend(hole(at, extent.span.start)?);
             let from = std::mem::replace(&mut at, extent.span.end);
-            if extent.source == Source::Behind
-                && let Some(Piece::Behind(before)) = pieces.last_mut()
+            if extent.source == Source::Backing
+                && let Some(Piece::Backing(before)) = pieces.last_mut()
                 && before.end == from
             {
                 before.end = at;
@@ -271,7 +316,7 @@ impl Data {
             }
             pieces.push(match extent.source {
                 Source::Zero => Piece::Zeros(extent.span.len() as u32),
-                Source::Behind => Piece::Behind(extent.span),
+                Source::Backing => Piece::Backing(extent.span),
                 Source::Data(bytes) => {
                     let region = self.region(bytes.region);
                     self.damage.check(&region, bytes.slot)?;
@@ -280,7 +325,7 @@ impl Data {
             });
         }
         pieces.extend(hole(at, span.end)?);
-        Ok(pieces)
+        Ok(())
     }
 
     /// Size, last change and buffered bytes of a file.
@@ -295,7 +340,7 @@ impl Data {
         })
     }
 
-    /// Sets the length of a file. The changes in `with` happen together with it.
+    /// Sets the length of a file. The changes in `with` are committed together with it.
     pub fn truncate(&self, file: FileId, size: u64, with: Batch) -> Result<()> {
         if size > MAX_FILE {
             return Err(ErrorKind::TooLarge.into());
@@ -306,7 +351,7 @@ impl Data {
         })
     }
 
-    /// Makes a file at least so long, and never shorter. What is new is zero.
+    /// Extends a file to at least the given size; never shortens it. New bytes are zero.
     pub fn extend(&self, file: FileId, size: u64) -> Result<()> {
         if size > MAX_FILE {
             return Err(ErrorKind::TooLarge.into());
@@ -314,7 +359,7 @@ impl Data {
         self.hide(file, Span::new(0, 0), Batch::default(), |state| state.size = state.size.max(size))
     }
 
-    /// Turns a range into zeros; the length stays. The changes in `with` happen together with it.
+    /// Turns a range into zeros; the length stays. The changes in `with` are committed together with it.
     pub fn punch(&self, file: FileId, span: Span, with: Batch) -> Result<()> {
         self.hide(file, span, with, |_| {})
     }
@@ -324,23 +369,24 @@ impl Data {
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.hear(id, &mut state)?;
+            self.consume(id, &mut state)?;
             state.alive()?;
             let stamp = self.clock.next();
-            // In this order: a region that is used again meanwhile is either not named, or releases the tombstone.
+            // Tombstones are locked before the regions are listed: a region that is reused meanwhile is either not
+            // listed, or releases the tombstone.
             let mut tombs = lock(&self.tombs);
             let holders = self.holders(&mut state);
             let tomb =
                 if span.is_empty() { None } else { tombs.plan(id, stamp, span, holders, &mut with)? };
-            let (size, lost_below, behind) = (state.size, state.lost_below, state.behind.clone());
-            let mut after = File { size, lost_below, behind, ..File::default() };
-            after.behind.cut(span);
+            let (size, lost_below, backing) = (state.size, state.lost_below, state.backing.clone());
+            let mut after = File { size, lost_below, backing, ..File::default() };
+            after.backing.cut(span);
             change(&mut after);
             after.touch(stamp);
-            let record = after.record(&state.index, self.incarnation, state.unsettled)?;
+            let record = after.record(&state.index, self.incarnation, state.size_pending)?;
             with.put(SizeRecord::key(id), record.encode());
             self.kv.commit(with)?;
-            (state.size, state.lost_below, state.behind) = (after.size, after.lost_below, after.behind);
+            (state.size, state.lost_below, state.backing) = (after.size, after.lost_below, after.backing);
             state.ordered = stamp;
             state.touch(stamp);
             match tomb {
@@ -349,16 +395,18 @@ impl Data {
                     let zeros = Extent { span, stamp, source: Source::Zero };
                     state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
                 }
-                // No region holds anything of the file: there is nothing to hide.
+                // No region holds a record of the file, so nothing has to be hidden.
                 None => state.index.forget(span),
             }
+            drop(tombs);
+            self.cut_mapped(id, &mut state, size, span)?;
         }
         self.reclaim_if(dead);
         Ok(())
     }
 
-    /// The bytes that an earlier store held of a file, below this offset, are lost: reading them gives an I/O error.
-    /// Does nothing if this store knows the file already.
+    /// Marks the bytes of a file below an offset as lost with an earlier store: reading them returns an I/O error. Does
+    /// nothing if this store already has a record of the file.
     pub fn lose(&self, id: FileId, below: u64) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
@@ -372,9 +420,9 @@ impl Data {
         Ok(())
     }
 
-    /// How many of the first `limit` bytes of a file are lost with an earlier store or life of it, of those for which
-    /// `share` says how many are to be here; and whether nobody knows how many more. If nothing is known of the file here,
-    /// those below `limit` were in a store that is gone.
+    /// Counts the bytes of a file that are lost with an earlier store or incarnation; true if an unknown number of
+    /// further bytes is lost too. `share(end)` is the number of bytes below `end` that this server should hold. If the
+    /// store has no record of the file, all bytes below `limit` were in a lost store.
     pub fn missing(&self, id: FileId, limit: Option<u64>, share: &dyn Fn(u64) -> u64) -> Result<(u64, bool)> {
         let state = self.look_at(id)?;
         let state = lock(&state);
@@ -384,17 +432,17 @@ impl Data {
             _ => state.lost_below,
         };
         let end = if below == u64::MAX { state.size } else { below };
-        let there: u64 = state.index.pieces(Span::new(0, end)).map(|extent| extent.span.len()).sum();
-        Ok((share(end).saturating_sub(there), below == u64::MAX))
+        let held: u64 = state.index.pieces(Span::new(0, end)).map(|extent| extent.span.len()).sum();
+        Ok((share(end).saturating_sub(held), below == u64::MAX))
     }
 
-    /// Removes a file's bytes for ever. The changes in `with` happen together with it.
+    /// Deletes a file's bytes. The changes in `with` are committed together with it.
     pub fn delete(&self, id: FileId, mut with: Batch) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.hear(id, &mut state)?;
+            self.consume(id, &mut state)?;
             if state.deleted {
                 return self.kv.commit(with);
             }
@@ -416,27 +464,28 @@ impl Data {
             self.rings.forget(id);
             state.size = 0;
             state.index.clear(&mut |delta| dead |= self.adjust(delta));
+            self.drop_object(id, &mut state)?;
         }
         self.files.forget(id);
         self.reclaim_if(dead);
         Ok(())
     }
 
-    /// Writes down the sizes of all files, for the end of the process.
-    pub fn settle_all(&self) -> Result<()> {
+    /// Persists the sizes of all files when the process ends.
+    pub fn persist_all_sizes(&self) -> Result<()> {
         let closed = self.rings.take_closed();
-        self.files.ids().into_iter().chain(closed).try_for_each(|id| self.settle(id))
+        self.files.ids().into_iter().chain(closed).try_for_each(|id| self.persist_size(id))
     }
 
-    /// Writes down a file's size after its last close, and lets go of what need not be in memory.
-    pub fn settle(&self, id: FileId) -> Result<()> {
+    /// Persists a file's size after its last close, and evicts the file from memory if possible.
+    pub fn persist_size(&self, id: FileId) -> Result<()> {
         let Some(state) = self.in_memory(id)? else { return Ok(()) };
         {
             let mut state = lock(&state);
-            self.hear(id, &mut state)?;
-            if state.unsettled && !state.deleted {
+            self.consume(id, &mut state)?;
+            if state.size_pending && !state.deleted {
                 self.note_size(id, &state, false)?;
-                state.unsettled = false;
+                state.size_pending = false;
             }
         }
         drop(state);
@@ -444,18 +493,19 @@ impl Data {
         Ok(())
     }
 
-    /// Lets go of a file of which nothing is in a region, not even dead.
+    /// Removes a file from memory if no region holds a record of it, live or dead.
     fn evict(&self, id: FileId) {
         self.files.evict(id, |file| !self.holders(file).is_empty());
     }
 
     /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.
     pub fn sync(&self, id: FileId) -> Result<()> {
+        self.write_back(id)?;
         if let Some(state) = self.in_memory(id)? {
             let holders = {
                 let mut state = lock(&state);
-                self.hear(id, &mut state)?;
-                if state.unsettled && !state.deleted {
+                self.consume(id, &mut state)?;
+                if state.size_pending && !state.deleted {
                     self.note_size(id, &state, true)?;
                 }
                 self.holders(&mut state)
@@ -469,14 +519,15 @@ impl Data {
 
     /// Makes everything acknowledged durable.
     pub fn sync_all(&self) -> Result<()> {
-        self.listen_to_all()?;
+        self.write_back_all()?;
+        self.poll_all_files()?;
         for number in 0..self.geometry.regions {
             self.region(RegionId(number)).flush(&*self.disk)?;
         }
         self.kv.sync()
     }
 
-    /// How full the regions are. The number of files is not known here.
+    /// How full the regions are. Does not count files.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let size = u64::from(self.geometry.size);
@@ -484,15 +535,20 @@ impl Data {
         let live =
             (0..self.geometry.regions).map(|number| self.region(RegionId(number)).live().max(0) as u64);
         Usage {
-            capacity: (u64::from(self.geometry.regions) - space::RESERVE as u64) * size,
+            capacity: self.capacity(),
             used: (u64::from(self.geometry.regions) - free) * size,
             live: live.sum(),
             files: 0,
         }
     }
 
-    /// Pieces in regions that the index knows, and the memory that it takes for them at most. Each piece has a slot of a
-    /// journal, or is a part of one that has: there are at most as many as slots and later cuts.
+    /// Bytes that files can fill.
+    fn capacity(&self) -> u64 {
+        (u64::from(self.geometry.regions) - space::RESERVE as u64) * u64::from(self.geometry.size)
+    }
+
+    /// The number of index entries for bytes in regions, and an upper bound of their memory. Each entry has a journal
+    /// slot, or is part of one that has: their number is limited by slots and later splits.
     #[must_use]
     pub fn index_size(&self) -> (u64, u64) {
         let pieces = |number| self.region(RegionId(number)).pieces().max(0) as u64;
@@ -500,10 +556,10 @@ impl Data {
         (pieces, pieces * index::EXTENT_BYTES)
     }
 
-    /// Nanoseconds that went into putting into the index what was written, as far as that can be told.
+    /// Approximate nanoseconds that writes spent updating the index.
     #[must_use]
     pub fn index_time(&self) -> u64 {
-        self.toll.nanos()
+        self.index_cost.nanos()
     }
 
     /// Regions by state.
@@ -526,13 +582,13 @@ impl Data {
         self.geometry
     }
 
-    /// Files that have bytes here.
+    /// Files with bytes in this store.
     #[must_use]
     pub fn files(&self) -> Vec<FileId> {
         self.files.ids()
     }
 
-    /// Damage found so far, a sentence each.
+    /// Damage found so far, one sentence each.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         self.damage.list()
@@ -542,25 +598,25 @@ impl Data {
         Arc::clone(&self.regions[id.0 as usize].read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Applies a change of the index to its region; true if nothing is live there any more.
+    /// Applies an index change to its region; true if nothing in it is live any more.
     fn adjust(&self, delta: Delta) -> bool {
         self.region(delta.region).add_live(delta.bytes, delta.pieces) == 0
     }
 
-    /// The regions that hold a record of a file; those that were used again meanwhile are forgotten.
+    /// The regions that hold a record of a file; drops those that were reused meanwhile.
     fn holders(&self, file: &mut File) -> BTreeSet<RegionId> {
         file.regions.retain(|&id, &mut generation| self.region(id).arena.generation() == generation);
         file.regions.keys().copied().collect()
     }
 
-    fn note_size(&self, id: FileId, file: &File, unsettled: bool) -> Result<()> {
+    fn note_size(&self, id: FileId, file: &File, size_pending: bool) -> Result<()> {
         let mut batch = Batch::default();
-        let record = file.record(&file.index, self.incarnation, unsettled)?;
+        let record = file.record(&file.index, self.incarnation, size_pending)?;
         batch.put(SizeRecord::key(id), record.encode());
         self.kv.commit(batch)
     }
 
-    /// The state of a file that is in memory, or has to be because somebody writes to it by a ring.
+    /// The state of a file that is in memory, or must be because a client writes to it through a ring.
     fn in_memory(&self, id: FileId) -> Result<Option<FileState>> {
         match self.files.resident(id) {
             None if self.rings.any_of(id) => self.files.get(id, || self.load(id)).map(Some),
@@ -568,7 +624,7 @@ impl Data {
         }
     }
 
-    /// The state of a file for those who change nothing; its rings are heard.
+    /// The state of a file for reading only, after its rings were consumed.
     fn look_at(&self, id: FileId) -> Result<FileState> {
         let state = match self.in_memory(id)? {
             Some(state) => state,
@@ -576,12 +632,12 @@ impl Data {
                 self.before.before(id);
                 match self.files.look(id, || self.load(id))? {
                     Looked::InMemory(state) => state,
-                    // What is heard here would be forgotten at once.
+                    // State from records consumed now would be dropped at once.
                     Looked::Noted(file) => return Ok(Arc::new(Mutex::new(file))),
                 }
             }
         };
-        self.hear(id, &mut lock(&state))?;
+        self.consume(id, &mut lock(&state))?;
         Ok(state)
     }
 

@@ -1,4 +1,4 @@
-//! Bytes that went past the buffer: the back end has them, and no region ever did.
+//! Direct writes: bytes that bypassed the buffer and are only in the back end.
 
 use super::file::File;
 use super::index::{Extent, Source};
@@ -6,59 +6,59 @@ use super::{Data, MAX_FILE, lock};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 
-/// Of a file of which so many separate ranges are behind, nothing more goes past the buffer, unless it lies next to one of
-/// them: all of them are written down with every write.
+/// A file with this many separate ranges in the back end gets no further direct writes, except next to one of the
+/// ranges: every write persists all ranges.
 const MOST_RANGES: usize = 1024;
 
 impl File {
-    /// Whether neither a region nor the back end holds anything of a span that counts. What is lost stays lost until
-    /// somebody writes it down here.
+    /// Whether neither a region nor the back end holds valid bytes of a span. Lost bytes stay lost until a buffered
+    /// write replaces them.
     fn is_blank(&self, span: Span) -> bool {
         self.lost_below == 0 && !self.index.pieces(span).any(|extent| !matches!(extent.source, Source::Zero))
     }
 }
 
 impl Data {
-    /// Whether a span can go past the buffer: nothing was ever written to it, or all of it was cut off or punched since,
-    /// and not too much of the file is behind in ranges of its own.
+    /// Whether a span can be written directly: nothing was written to it since it was last truncated or punched, and
+    /// the file does not have too many separate ranges in the back end.
     pub fn can_pass(&self, id: FileId, span: Span) -> Result<bool> {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
-        self.hear(id, &mut state)?;
+        self.consume(id, &mut state)?;
         state.alive()?;
-        let few = state.behind.ranges() < MOST_RANGES || state.index.with_behind(span) != span;
-        Ok(few && state.is_blank(span))
+        let few = state.backing.ranges() < MOST_RANGES || state.index.with_backing(span) != span;
+        Ok(few && state.mapped.is_none() && state.is_blank(span))
     }
 
-    /// The back end holds a span since just now, and the file reaches at least to its end. It is read from behind when this
-    /// returns, also by another life of the server. False, and nothing has changed, if somebody wrote there meanwhile:
-    /// whose bytes are the later cannot be told any more.
+    /// Records that the back end holds a span after a direct write, and that the file reaches at least to its end. From
+    /// then on it is read from the back end, also after a restart of the server. Returns false without a change if the
+    /// span was written meanwhile: the order of the two writes is unknown.
     pub fn past(&self, id: FileId, span: Span) -> Result<bool> {
         if span.end > MAX_FILE {
             return Err(Error::from(ErrorKind::TooLarge));
         }
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
-        self.hear(id, &mut state)?;
+        self.consume(id, &mut state)?;
         state.alive()?;
-        if !state.is_blank(span) {
+        if state.mapped.is_some() || !state.is_blank(span) {
             return Ok(false);
         }
-        let range = state.index.with_behind(span);
+        let range = state.index.with_backing(span);
         let (now, before) = (self.clock.next(), (state.size, state.touched));
         state.size = state.size.max(span.end);
         state.touch(now);
         let mut batch = Batch::default();
         let noted =
-            self.put_behind(id, &mut state, &[range], now, &mut batch).and_then(|()| self.kv.commit(batch));
+            self.put_backing(id, &mut state, &[range], now, &mut batch).and_then(|()| self.kv.commit(batch));
         if let Err(error) = noted {
             (state.size, state.touched) = before;
             return Err(error);
         }
-        state.behind.put(range, now);
-        let extent = Extent { span: range, stamp: now, source: Source::Behind };
+        state.backing.put(range, now);
+        let extent = Extent { span: range, stamp: now, source: Source::Backing };
         state.index.apply(extent, &mut |_| unreachable!("nothing of it is in a region"));
-        (state.unsettled, state.ordered) = (true, now);
+        (state.size_pending, state.ordered) = (true, now);
         Ok(true)
     }
 }

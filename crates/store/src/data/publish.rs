@@ -1,8 +1,8 @@
-//! Making put bytes count: first all records of a write, then the index.
+//! Publishing filled bytes: first all records of a write, then the index.
 //!
-//! **Invariant**: nothing older dies before the write that replaces it is found again by recovery. A write that
-//! needs several records is found as a whole or not at all: the records before the last count only together with
-//! it, until each is confirmed.
+//! **Invariant**: old bytes become dead only after recovery can find the write that replaces them. Recovery finds a
+//! write with several records completely or not at all: all records but the last are valid only together with it, until
+//! each is confirmed.
 
 use super::file::File;
 use super::index::{Bytes, Extent, Source};
@@ -13,7 +13,7 @@ use forebay_model::{FileId, JobId, Span, Stamp, Uid};
 use forebay_shm::Ticket;
 use std::sync::Arc;
 
-/// What the records of one write share.
+/// Fields that all records of one write share.
 #[derive(Clone, Copy)]
 pub(super) struct Write {
     pub(super) file: FileId,
@@ -21,7 +21,7 @@ pub(super) struct Write {
     pub(super) job: JobId,
 }
 
-/// Bytes that are put, before a record says so.
+/// Filled bytes without a record yet.
 pub(super) struct Put {
     pub(super) region: Arc<Region>,
     pub(super) slot: u32,
@@ -33,9 +33,9 @@ pub(super) struct Put {
 
 /// The space that they fill.
 pub(super) enum Space {
-    /// All of a grant, which ends with the record.
+    /// A whole grant, which ends with the record.
     Grant(forebay_shm::Grant),
-    /// A piece of a slab, which goes on.
+    /// A piece of a slab, which remains granted.
     Slab(Ticket),
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Written {
 }
 
 impl Data {
-    /// Makes the parts of a write count, from an offset on; true if something older died of it.
+    /// Publishes the parts of a write at an offset; true if a region has no live bytes any more.
     pub(super) fn publish(&self, write: Write, file: &mut File, offset: u64, parts: Vec<Put>) -> bool {
         let parts: Vec<Put> = parts.into_iter().filter(|part| part.len > 0).collect();
         let (count, mut at) = (parts.len(), offset);
@@ -65,14 +65,14 @@ impl Data {
             self.write_down(write, file, span, part, number + 1 == count)
         });
         let written: Vec<Written> = written.collect();
-        // The last record is there: every part counts from now on, and is told so.
+        // The last record is written, so every part is valid: confirms each.
         for Written { region, slot, record, .. } in written.iter().rev().skip(1) {
             region.confirm_part(*slot, record);
         }
         self.take_effect(file, &written)
     }
 
-    /// Writes one record. Its bytes count as live until the index counts them, so that the region never looks dead
+    /// Writes one record. Counts its bytes as live until the index counts them, so that the region never appears dead
     /// in between.
     pub(super) fn write_down(
         &self,
@@ -110,7 +110,7 @@ impl Data {
             let (job, uid) = (record.job, record.uid);
             let bytes = Bytes { region: region.id, slot: *slot, record: *ticket, from: 0, job, uid };
             let extent = Extent { span: record.span, stamp: record.stamp, source: Source::Data(bytes) };
-            self.toll.around(|| file.index.apply(extent, &mut |delta| dead |= self.adjust(delta)));
+            self.index_cost.around(|| file.index.apply(extent, &mut |delta| dead |= self.adjust(delta)));
             dead |= region.add_live(-i64::from(record.len()), 0) == 0;
         }
         dead

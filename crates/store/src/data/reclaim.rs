@@ -1,4 +1,4 @@
-//! Granting space, and getting it back.
+//! Granting and reclaiming space.
 
 use super::region::Region;
 use super::space::{Lane, State, UNUSABLE};
@@ -9,25 +9,25 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Below this share of free regions the background cleaner starts to work.
+/// The background cleaner starts below this share of free regions.
 const LOW_WATER: u32 = 8;
-/// How often, and with which pauses, a reservation looks for space that only others who are at work keep from it:
-/// one of them may have stalled.
+/// How often, and with which pauses, a reservation retries while other threads hold dead space: one of them may have
+/// stalled.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is asked of a region.
+/// The space that a reservation requests.
 #[derive(Clone, Copy)]
 pub(super) struct Want {
-    /// Most bytes.
+    /// Largest number of bytes.
     pub(super) len: u32,
-    /// Most journal slots.
+    /// Largest number of journal slots.
     pub(super) slots: u32,
 }
 
 impl Data {
-    /// Space for a user's bytes of a file without waiting for anything; `None` says nothing about whether there is any.
-    /// May be less than asked for.
+    /// Reserves space for a user's bytes of a file without waiting; `None` does not mean that the buffer is full. May
+    /// grant less than requested.
     #[must_use]
     pub fn try_reserve(&self, owner: Uid, file: FileId, len: u32) -> Option<Grant> {
         assert!(len > 0, "nothing to reserve");
@@ -35,32 +35,43 @@ impl Data {
         self.grant(lane, Want { len, slots: 1 })
     }
 
-    /// Space for a user's bytes of a file: may flush, compact, and take as long as that takes. May be less than asked for.
-    /// Fails with *no space* when everything is live.
+    /// Limits each user to the given percentage of the regions, except root and `exempt`.
+    pub fn bound_users(&self, percent: u8, exempt: Uid) {
+        lock(&self.space).bound_users(percent, exempt);
+    }
+
+    /// Reserves space for a user's bytes of a file. May flush and compact, and wait for both. May grant less than
+    /// requested. Fails with *no space* when everything is live.
     pub fn reserve(&self, owner: Uid, file: FileId, len: u32) -> Result<Grant> {
         assert!(len > 0, "nothing to reserve");
         self.reserve_for(owner, file, Want { len, slots: 1 })
     }
 
-    /// The same with as many journal slots.
+    /// Does the same with the requested number of journal slots.
     pub(super) fn reserve_for(&self, owner: Uid, file: FileId, want: Want) -> Result<Grant> {
         let lane = lock(&self.space).lane(owner, file);
         if let Some(grant) = self.grant(lane, want) {
             return Ok(grant);
         }
         for _ in 0..TRIES {
-            if let Some(grant) = self.make_room(owner, want)? {
+            if let Some(grant) = self.make_space(owner, want)? {
                 return Ok(grant);
             }
-            // What clients on this machine were granted and do not fill just now is there for others.
+            // Slabs that clients on this machine do not fill at the moment can be recalled.
             if !self.recall_slabs()? && !self.is_held_back(owner) && !self.rings.is_read() {
                 break;
             }
             std::thread::sleep(PAUSE);
         }
+        if lock(&self.space).is_bounded(owner) {
+            let text = format!(
+                "user {owner} has as much of the buffer as one user may: remove files, or raise limits.user_space"
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
         let usage = self.usage();
         let (live, capacity) = (Bytes(usage.live), Bytes(usage.capacity));
-        // With much of it dead, something else is scarce.
+        // With much of it dead, another resource is scarce.
         let scarce = match usage.live < usage.capacity / 2 {
             true => "; journals are full of small records, or regions belong to other users",
             false => "",
@@ -71,23 +82,23 @@ impl Data {
         Err(Error::new(ErrorKind::NoSpace, text))
     }
 
-    /// Space that is there, or can be made by flushing and compacting.
-    fn make_room(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
+    /// Grants space that is free, or can be freed by flushing and compacting.
+    fn make_space(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
         let _alone = lock(&self.reclaiming);
-        // Another thread may have made room while this one waited.
+        // Another thread may have freed space while this one waited.
         if let Some(grant) = self.grant_anywhere(owner, want)? {
             return Ok(Some(grant));
         }
         self.seal_dead();
         self.reclaim()?;
-        while !self.has_room(owner) && self.clean()? {
+        while !self.has_space(owner) && self.clean()? {
             self.reclaim()?;
         }
         self.grant_anywhere(owner, want)
     }
 
-    /// Makes the memory of all regions present, region by region until told to stop: otherwise whoever fills one
-    /// first waits for its pages to be cleared. Does nothing on a disk.
+    /// Populates the memory of all regions, one by one until `stop` returns true: otherwise the first writer waits for
+    /// the kernel to clear the pages. Does nothing on a disk.
     pub fn warm(&self, stop: &dyn Fn() -> bool) {
         if !self.disk.is_volatile() {
             return;
@@ -100,13 +111,13 @@ impl Data {
             if stop() {
                 return;
             }
-            // Old kernels cannot do it ahead of time, nobody can where the file is just being made anew; the first
-            // writer does it then.
+            // Old kernels cannot populate ahead of time, and a file that is being recreated cannot be populated; the
+            // first writer does it then.
             let _ = region.arena.populate();
         }
     }
 
-    /// One step of tidying in the background; true if there is more to do.
+    /// Does one step of background reclaiming; true if there is more to do.
     pub fn tidy(&self) -> bool {
         let low = |data: &Data| {
             let free = lock(&data.space).count(State::Free) as u32;
@@ -117,12 +128,12 @@ impl Data {
         }
         let _alone = lock(&self.reclaiming);
         self.seal_dead();
-        // What goes wrong here is met again, and reported, by the next reservation.
+        // The next reservation hits the same error and reports it.
         let gained = self.reclaim().and_then(|freed| Ok(freed > 0 || (low(self) && self.clean()?)));
         gained.unwrap_or(false) && low(self)
     }
 
-    /// Space from whichever region can give some to this user without making another user's room smaller.
+    /// Grants space from any region that can serve this user without taking space from another user.
     fn grant_anywhere(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
         let lanes: Vec<Lane> = lock(&self.space).lanes(owner).collect();
         for &lane in &lanes {
@@ -133,22 +144,39 @@ impl Data {
         if self.open_region(lanes[0])? {
             return Ok(self.grant(lanes[0], want));
         }
-        // The cleaner's own region of this user may have room left.
+        // The cleaner's region of this user may have space left.
         Ok(self.grant_from(Lane::Cleaner(owner), want))
     }
 
-    fn has_room(&self, owner: Uid) -> bool {
+    fn has_space(&self, owner: Uid) -> bool {
         let space = lock(&self.space);
         let lane = Lane::Writer(owner, 0);
         space.choose(lane).is_some()
     }
 
-    /// Space from a lane's region, or from a clean free one that takes its place.
+    /// Grants space from a lane's region, or from a clean free one that replaces it. Stops filling a region whose
+    /// device cannot allocate the bytes: touching them would kill the process.
     pub(super) fn grant(&self, lane: Lane, want: Want) -> Option<Grant> {
+        loop {
+            let grant = self.grant_unchecked(lane, want)?;
+            if self.disk.is_volatile() || grant.bytes.populate().is_ok() {
+                return Some(grant);
+            }
+            grant.region.damaged.store(true, Ordering::Release);
+            lock(&self.space).seal_where(|_, id| id == grant.region.id);
+        }
+    }
+
+    fn grant_unchecked(&self, lane: Lane, want: Want) -> Option<Grant> {
         if let Some(grant) = self.grant_from(lane, want) {
             return Some(grant);
         }
         let mut space = lock(&self.space);
+        let to_open = space.lane_to_open(lane);
+        if to_open != lane {
+            drop(space);
+            return self.grant(to_open, want);
+        }
         if space.filling(lane).is_none() {
             let chosen = space.choose(lane).filter(|chosen| !chosen.stained)?;
             let region = self.region(chosen.region);
@@ -159,7 +187,7 @@ impl Data {
         self.grant_from(lane, want)
     }
 
-    /// Space from a lane's region; seals it when it is full.
+    /// Grants space from a lane's region; seals it when it is full.
     fn grant_from(&self, lane: Lane, want: Want) -> Option<Grant> {
         let mut space = lock(&self.space);
         let region = self.region(space.filling(lane)?);
@@ -175,26 +203,26 @@ impl Data {
         granted
     }
 
-    /// Gives a lane without a region a free one, even one that held another user's bytes: its files are made anew.
+    /// Gives a lane without a region a free one. A region that held another user's bytes gets new files.
     pub(super) fn open_region(&self, lane: Lane) -> Result<bool> {
         let mut space = lock(&self.space);
         if space.filling(lane).is_some() {
             return Ok(true);
         }
         let Some(chosen) = space.choose(lane) else { return Ok(false) };
-        // A client that was late to see its lease end may still be copying from a file that is to be taken away.
+        // A client that noticed late that its lease ended may still be copying from a file that is to be removed.
         if chosen.stained && self.rings.is_read() {
             return Ok(false);
         }
         if chosen.stained {
-            // Out of everybody's sight while its files are replaced.
+            // Excluded from allocation while its files are replaced.
             space.set(chosen.region, State::Resting);
             drop(space);
             let made = self.remake(chosen.region, lane.uid());
             space = lock(&self.space);
             space.set(chosen.region, State::Free);
             if made.is_err() {
-                // Half of its files may be gone: whoever comes next has to make them anew.
+                // Some of its files may be gone: the next use must recreate them.
                 space.stain(chosen.region, Some(UNUSABLE));
             }
             made?;
@@ -213,18 +241,18 @@ impl Data {
         Ok(())
     }
 
-    /// Reclaims in the middle of other work, where that is cheap: nothing to flush.
+    /// Reclaims in the middle of other work if that is cheap: nothing to flush.
     pub(super) fn reclaim_if(&self, dead: bool) {
         if dead
             && self.disk.is_volatile()
             && let Ok(_alone) = self.reclaiming.try_lock()
         {
-            // What goes wrong here is met again, and reported, by the next reservation.
+            // The next reservation hits the same error and reports it.
             let _ = self.reclaim();
         }
     }
 
-    /// Stops filling regions in which everything that was written is dead already.
+    /// Stops filling regions in which everything written is dead already.
     fn seal_dead(&self) {
         lock(&self.space).seal_where(|_, id| {
             let region = self.region(id);
@@ -234,8 +262,8 @@ impl Data {
 
     /// Frees every region without live bytes; returns how many. The caller holds `reclaiming`.
     ///
-    /// What replaced their bytes becomes durable first. Then the journals begin a new generation, durably. Only
-    /// then are tombstones dropped that protected against the old records.
+    /// First the data that replaced their bytes becomes durable. Then the journals begin a new generation, durably.
+    /// Only then are the tombstones dropped that hid the old records.
     pub(super) fn reclaim(&self) -> Result<usize> {
         let dead: Vec<Arc<Region>> = {
             let mut space = lock(&self.space);
@@ -253,7 +281,7 @@ impl Data {
         }
         let mut freed = 0;
         for region in dead {
-            // A reader that is still busy with the old bytes keeps the region resting until the next time.
+            // A reader that still uses the old bytes keeps the region resting until the next time.
             if region.damaged.load(Ordering::Acquire) || !region.arena.reset() {
                 continue;
             }

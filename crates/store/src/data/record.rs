@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const HEADER_MAGIC: [u8; 4] = *b"FBRG";
 const KIND_DATA: u32 = 1;
-const NOBODY: u32 = u32::MAX;
+const NO_UID: u32 = u32::MAX;
 
-/// The version of the whole store's format.
+/// The version of the store's format.
 pub(crate) const FORMAT: u32 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -29,18 +29,18 @@ struct RawHeader {
     reserved: [u8; 8],
 }
 
-/// The first or the last slot of a journal: which region this is, in which generation. A new header is written over
-/// the older of the two, so that whoever dies over it leaves the one before.
+/// The first or the last slot of a journal: the region and its generation. A new header overwrites the older of the
+/// two, so that a crash while writing it leaves the other intact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) region: RegionId,
     pub(super) generation: u32,
-    /// The one user whose bytes this file ever held.
+    /// The only user whose bytes this file has ever held.
     pub(super) uid: Option<Uid>,
     pub(super) incarnation: Incarnation,
     pub(super) size: u32,
     pub(super) slots: u32,
-    /// Counts the headers of this journal.
+    /// Sequence number of the header within this journal.
     pub(super) sequence: u64,
 }
 
@@ -61,7 +61,7 @@ impl Header {
             format: FORMAT.into(),
             region: self.region.0.into(),
             generation: self.generation.into(),
-            uid: self.uid.map_or(NOBODY, |uid| uid.0).into(),
+            uid: self.uid.map_or(NO_UID, |uid| uid.0).into(),
             incarnation: self.incarnation.0.into(),
             size: self.size.into(),
             slots: self.slots.into(),
@@ -83,7 +83,7 @@ impl Header {
         Ok(Header {
             region: RegionId(raw.region.get()),
             generation: raw.generation.get(),
-            uid: Some(raw.uid.get()).filter(|&uid| uid != NOBODY).map(Uid),
+            uid: Some(raw.uid.get()).filter(|&uid| uid != NO_UID).map(Uid),
             incarnation: Incarnation(raw.incarnation.get()),
             size: raw.size.get(),
             slots: raw.slots.get(),
@@ -91,7 +91,7 @@ impl Header {
         })
     }
 
-    /// The newer of a journal's two headers. One that is torn says nothing; one of another format says everything.
+    /// The newer of a journal's two headers. A torn header is ignored; a header of another format is an error.
     pub(super) fn newest(first: [u8; SLOT], last: [u8; SLOT]) -> Result<Header, HeaderFault> {
         match (Header::decode(first), Header::decode(last)) {
             (Ok(first), Ok(last)) if last.sequence > first.sequence => Ok(last),
@@ -120,13 +120,13 @@ struct RawRecord {
     reserved: [u8; 4],
 }
 
-/// The record that makes bytes in a region count.
+/// The record that commits bytes in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) generation: u32,
     pub(super) file: FileId,
     pub(super) span: Span,
-    /// Where in the region the bytes are.
+    /// Position of the bytes in the region.
     pub(super) position: u32,
     pub(super) stamp: Stamp,
     pub(super) job: JobId,
@@ -134,17 +134,17 @@ pub(super) struct Record {
     pub(super) payload_crc: u32,
 }
 
-/// What a slot of a journal holds.
+/// The content of a journal slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Slot {
-    /// Nothing was ever written here.
+    /// Never written.
     Empty,
-    /// A whole record, of whichever generation.
+    /// A complete record, of any generation.
     Record(Record),
-    /// A whole record of a write that needed several: it counts if the last of them, with the same file and stamp,
-    /// is there.
+    /// A complete record of a write with several records: valid only if the last of them, with the same file and stamp,
+    /// exists.
     Part(Record),
-    /// Something that is not a whole record.
+    /// Not a complete record.
     Torn,
 }
 
@@ -153,8 +153,8 @@ impl Record {
         self.span.len() as u32
     }
 
-    /// The bytes of a record that counts together with a later one only. Its checksum is turned over, so that one
-    /// store of four bytes makes it count by itself.
+    /// Encodes a record that is valid only with a later one. Its checksum is inverted, so that one store of four bytes
+    /// turns it into a full record.
     pub(super) fn encode_part(&self, incarnation: Incarnation) -> [u8; SLOT] {
         let mut bytes = self.encode(incarnation);
         bytes[..4].iter_mut().for_each(|byte| *byte = !*byte);
@@ -208,7 +208,7 @@ impl Record {
     }
 }
 
-/// A record of another store never passes for one of ours.
+/// The checksum covers the incarnation, so that a record of another store is never accepted.
 fn checksum(incarnation: Incarnation, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&incarnation.0.to_le_bytes()), bytes)
 }
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_its_encoding_and_no_single_bit_can_change() {
+    fn record_encoding_round_trips_and_detects_any_bit_flip() {
         let bytes = record().encode(OURS);
         assert_eq!(Record::decode(bytes, OURS), Slot::Record(record()));
         assert_eq!(Record::decode(bytes, Incarnation(43)), Slot::Torn);
         assert_eq!(Record::decode([0; SLOT], OURS), Slot::Empty);
         let part = record().encode_part(OURS);
         assert_eq!(Record::decode(part, OURS), Slot::Part(record()));
-        assert_eq!(part[4..], bytes[4..], "only the checksum tells them apart");
+        assert_eq!(part[4..], bytes[4..], "they differ only in the checksum");
         for bit in 0..SLOT * 8 {
             for mut bad in [bytes, part] {
                 bad[bit / 8] ^= 1 << (bit % 8);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_survives_its_encoding_and_names_a_foreign_format() {
+    fn header_encoding_round_trips_and_reports_other_formats() {
         let header = Header {
             region: RegionId(3),
             generation: 8,

@@ -1,34 +1,35 @@
-//! Opening a store: replays the journals, drops what is torn, hides what was hidden.
+//! Opening a store: replays the journals, drops torn records, applies tombstones.
 
 use super::clock::Clock;
 use super::damage::Damage;
 use super::disk::Disk;
 use super::file::{File, SizeRecord};
 use super::index::{Bytes, Extent, Source};
+use super::index_cost::IndexCost;
+use super::mapped::Objects;
 use super::record::{Record, Slot};
 use super::region::{Geometry, Opened, Region};
 use super::rings::Rings;
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
-use super::toll::Toll;
 use super::tomb::Tombs;
 use super::{Before, Data, MAX_FILE, lock};
-use crate::meta::{Batch, Kv};
-use crc32c::crc32c;
+use crate::meta::{Batch, KeySpace, Kv};
+use crate::timeline::Timeline;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 
-const CLOCK_KEY: &[u8] = b"c";
+const CLOCK_KEY: &[u8] = KeySpace::Clock.prefix();
 
 /// How the last run of the store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// The store is new.
     Fresh,
-    /// In order.
+    /// It was closed cleanly.
     Clean,
     /// The process died, the machine did not: memory and page cache are as they were.
     ProcessDied,
@@ -36,7 +37,7 @@ pub enum Start {
     MachineDied,
 }
 
-/// What recovery found.
+/// The result of recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Recovery {
     /// Records that were replayed.
@@ -54,16 +55,18 @@ pub(super) struct Found {
     pub(super) region: Arc<Region>,
     uid: Option<Uid>,
     pub(super) records: Vec<(u32, Record)>,
-    /// Records that count together with a later one of the same write only.
+    /// Records that are valid only together with a later one of the same write.
     parts: Vec<(u32, Record)>,
     pub(super) used_slots: u32,
     torn: u64,
-    /// Why the bytes of its records cannot be read, if they cannot.
+    /// Why the bytes of its records cannot be read, if so.
     fault: Option<String>,
+    /// Records that could not be checked, with the reason.
+    unreadable: Vec<(u32, String)>,
 }
 
 impl Data {
-    /// Makes the regions of a new store.
+    /// Creates the regions of a new store.
     pub fn format(disk: &dyn Disk, geometry: Geometry, incarnation: Incarnation) -> Result<()> {
         for number in 0..geometry.regions {
             Region::create(disk, geometry, incarnation, RegionId(number), 1, None)?;
@@ -94,26 +97,31 @@ impl Data {
         let floor = newest.unwrap_or_default().max(tombs.newest()).max(stored_clock(&*kv)?);
         let notes = Rings::notes(&*disk, start)?;
         super::queues::clear_queues(&*disk)?;
+        let times = Timeline::load(Arc::clone(&kv))?;
         let data = Data {
             disk,
             kv,
             geometry,
             incarnation,
             clock: Clock::after(floor, Rings::base(&notes)),
+            times: Arc::new(times),
             regions: found.iter().map(|found| RwLock::new(Arc::clone(&found.region))).collect(),
             space: Mutex::new(Space::new(geometry)),
             files: Table::new(),
             tombs: Mutex::new(tombs),
             reclaiming: Mutex::new(()),
             damage: Damage::default(),
-            toll: Toll::default(),
+            index_cost: IndexCost::default(),
             before,
             rings: Rings::default(),
+            objects: Objects::default(),
         };
         let mut recovery = data.replay(&found, start)?;
         recovery.records += data.adopt_rings(notes, &found)?;
+        data.adopt_objects(start)?;
         recovery.live_bytes = data.usage().live;
         data.store_clock()?;
+        data.follow_clock()?;
         Ok((data, recovery))
     }
 
@@ -152,7 +160,7 @@ impl Data {
         Ok(file)
     }
 
-    /// Puts a record in its place; false if a tombstone hides all of it.
+    /// Applies a record to the index; false if a tombstone hides all of it.
     fn replay_record(&self, file: &mut File, region: &Region, slot: u32, record: &Record) -> bool {
         let Some(ticket) = region.arena.adopt(record.position, record.len()) else { return false };
         lock(&region.files).insert(record.file);
@@ -173,23 +181,26 @@ impl Data {
         });
         if live {
             file.touch(record.stamp);
-            file.unsettled = true;
+            file.size_pending = true;
         }
         live
     }
 
     fn adopt(&self, found: &Found, start: Start) {
+        for (slot, why) in &found.unreadable {
+            self.damage.mark_damaged(&found.region, *slot, why);
+        }
         if let Some(why) = &found.fault {
-            self.damage.lose_region(&found.region, found.records.iter().map(|&(slot, _)| slot), why);
+            self.damage.mark_region_lost(&found.region, found.records.iter().map(|&(slot, _)| slot), why);
         }
         let mut space = lock(&self.space);
         match found.records.first() {
             Some((_, record)) => {
-                let room = found.region.arena.room() > 0 && found.fault.is_none();
-                space.adopt(found.region.id, found.uid.unwrap_or(record.uid), found.used_slots, room);
+                let space_left = found.region.arena.room() > 0 && found.fault.is_none();
+                space.adopt(found.region.id, found.uid.unwrap_or(record.uid), found.used_slots, space_left);
             }
             None if found.fault.is_some() => space.stain(found.region.id, Some(UNUSABLE)),
-            // Bytes may have reached the disk before the note of whose they are.
+            // Bytes may have reached the disk before the header that names their owner.
             None if start == Start::MachineDied => {
                 space.stain(found.region.id, Some(found.uid.unwrap_or(UNUSABLE)));
             }
@@ -197,7 +208,7 @@ impl Data {
         }
     }
 
-    /// Keeps the files that have live bytes or zeros; the others need no place in memory.
+    /// Keeps the files that have live bytes or zeros; the others need no state in memory.
     fn drop_deleted(&self, files: HashMap<FileId, File>) -> Result<u64> {
         let mut deleted = 0;
         for (id, mut file) in files {
@@ -211,7 +222,7 @@ impl Data {
         Ok(deleted)
     }
 
-    /// Drops tombstones that protect against nothing any more.
+    /// Drops tombstones that hide nothing any more.
     fn sweep_tombs(&self) -> Result<()> {
         let mut batch = Batch::default();
         let files: Vec<FileId> = lock(&self.tombs).files().collect();
@@ -224,8 +235,8 @@ impl Data {
         self.kv.commit(batch)
     }
 
-    /// Notes the present, so that a machine whose clock is set back while the store is closed does not go back too.
-    /// Stamps of records and tombstones need no note: they are found again by themselves.
+    /// Persists the current time, so that stamps do not go back if the machine's clock is set back while the store is
+    /// closed. Stamps of records and tombstones are found by recovery.
     pub fn store_clock(&self) -> Result<()> {
         let mut batch = Batch::default();
         batch.put(CLOCK_KEY, self.now().0.to_be_bytes());
@@ -233,7 +244,7 @@ impl Data {
     }
 }
 
-/// The last stamp that was noted.
+/// The last persisted stamp.
 pub(super) fn stored_clock(kv: &dyn Kv) -> Result<Stamp> {
     let mut clock = Stamp::default();
     kv.scan(CLOCK_KEY, b"", &mut |_, value| {
@@ -253,11 +264,12 @@ fn find(
     start: Start,
 ) -> Result<Found> {
     let Opened { region, generation, uid, fault } = Region::open(disk, geometry, incarnation, id)?;
-    // Nobody knows any more who has mapped it.
+    // It is unknown which clients have it mapped.
     region.lent.store(start != Start::Fresh, Ordering::Release);
     let region = Arc::new(region);
     let (records, parts) = (Vec::new(), Vec::new());
-    let mut found = Found { region, uid, records, parts, used_slots: 0, torn: 0, fault };
+    let unreadable = Vec::new();
+    let mut found = Found { region, uid, records, parts, used_slots: 0, torn: 0, fault, unreadable };
     for slot in 0..geometry.slots {
         match found.region.record(slot) {
             Slot::Empty => continue,
@@ -266,8 +278,10 @@ fn find(
             {
                 continue;
             }
-            Slot::Record(record) if found.is_usable(&record, start) => found.records.push((slot, record)),
-            Slot::Part(record) if found.is_usable(&record, start) => found.parts.push((slot, record)),
+            Slot::Record(record) if found.is_usable(slot, &record, start) => {
+                found.records.push((slot, record));
+            }
+            Slot::Part(record) if found.is_usable(slot, &record, start) => found.parts.push((slot, record)),
             Slot::Record(_) | Slot::Part(_) => {
                 found.region.erase_record(slot);
                 found.torn += 1;
@@ -279,7 +293,8 @@ fn find(
     Ok(found)
 }
 
-/// Settles the writes over which the process died: their parts count if the last of them does, and go if not.
+/// Resolves writes that were in progress when the process died: their parts are valid if the last record exists, and
+/// are erased if not.
 fn join_parts(found: &mut [Found]) {
     let pending = found.iter().flat_map(|found| &found.parts).map(|(_, part)| (part.file, part.stamp));
     let mut pending: HashMap<(FileId, Stamp), bool> = pending.map(|write| (write, false)).collect();
@@ -305,15 +320,27 @@ fn join_parts(found: &mut [Found]) {
 }
 
 impl Found {
-    /// Whether a record is believed. What is known to be lost stays in its place, so that nothing older shows there.
-    fn is_usable(&self, record: &Record, start: Start) -> bool {
+    /// Whether a record is accepted. A record with lost bytes stays in the index, so that nothing older is read in its
+    /// place.
+    fn is_usable(&mut self, slot: u32, record: &Record, start: Start) -> bool {
         let arena = &self.region.arena;
         if record.span.end > MAX_FILE {
             return false;
         }
         let Some(ticket) = arena.adopt(record.position, record.len()) else { return false };
-        let whole = || arena.view(ticket).is_some_and(|view| crc32c(view.as_ref()) == record.payload_crc);
-        start != Start::MachineDied || self.fault.is_some() || whole()
+        if start != Start::MachineDied || self.fault.is_some() {
+            return true;
+        }
+        match self.region.checksum(ticket) {
+            Some(Ok(sum)) => sum == record.payload_crc,
+            // It is unknown whether the record is torn: nothing older may be read in its place.
+            Some(Err(error)) => {
+                let why = format!("file {} bytes {} cannot be read: {error}", record.file, record.span);
+                self.unreadable.push((slot, why));
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -323,6 +350,7 @@ mod tests {
     use crate::data::publish::Write;
     use crate::data::{CrashDisk, Filled, NoRings, Piece, Place};
     use crate::meta::MemoryKv;
+    use crc32c::crc32c;
     use forebay_model::{JobId, Span};
 
     const GEOMETRY: Geometry = Geometry { regions: 8, size: 64 << 10, slots: 32 };
@@ -362,14 +390,15 @@ mod tests {
             match piece {
                 Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
                 Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
-                Piece::Behind(span) => panic!("{span} is behind"),
+                Piece::Backing(span) => panic!("{span} is in the back end"),
+                Piece::Copied(_) => panic!("the file is not mapped"),
             }
         }
         bytes
     }
 
     #[test]
-    fn a_write_over_which_the_process_died_is_there_as_a_whole_or_not_at_all() {
+    fn interrupted_write_is_recovered_completely_or_not_at_all() {
         const PARTS: usize = 3;
         for records in 0..=PARTS {
             let world = World { disk: Arc::default(), kv: Arc::new(MemoryKv::new()) };
@@ -380,7 +409,7 @@ mod tests {
             assert_eq!(parts.len(), PARTS, "the write begins in a region that is half full");
             let (state, stamp, mut at) =
                 (data.files.get(FILE, || data.load(FILE)).unwrap(), data.clock.next(), 0);
-            // The process dies when so many records are written, and before any part is confirmed.
+            // The process dies after the given number of records, before any part is confirmed.
             for (index, part) in parts.into_iter().enumerate().take(records) {
                 let (span, last) = (Span::new(at, at + u64::from(part.len)), index + 1 == PARTS);
                 at = span.end;
@@ -388,12 +417,12 @@ mod tests {
                 data.write_down(write, &mut lock(&state), span, part.into(), last);
             }
             drop(data);
-            for life in 0..2 {
+            for run in 0..2 {
                 let (data, recovery) = world.open(Start::ProcessDied);
                 let expected = if records == PARTS { 2 } else { 1 };
-                assert!(read(&data) == vec![expected; LEN], "{records} records, life {life}");
-                let torn = if records < PARTS && life == 0 { records } else { 0 };
-                assert_eq!(recovery.torn, torn as u64, "{records} records, life {life}");
+                assert!(read(&data) == vec![expected; LEN], "{records} records, run {run}");
+                let torn = if records < PARTS && run == 0 { records } else { 0 };
+                assert_eq!(recovery.torn, torn as u64, "{records} records, run {run}");
             }
         }
     }

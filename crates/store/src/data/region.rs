@@ -1,13 +1,15 @@
-//! One region: its mapped bytes, its journal, and what is live in it.
+//! One region: its mapped bytes, its journal, and the amount of live data in it.
 
 use super::disk::Disk;
 use super::record::{Header, HeaderFault, Record, Slot};
+use crc32c::{crc32c, crc32c_append};
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Uid};
 use forebay_shm::{Arena, Slots, Ticket, View};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,74 +24,78 @@ pub struct Geometry {
     pub slots: u32,
 }
 
-/// Most regions of a store, and most bytes of one.
+/// Largest number of regions of a store, and largest size of one.
 const MOST_REGIONS: u32 = 1 << 20;
 const LARGEST: u32 = 1 << 30;
+/// Bytes read at once to compute a checksum.
+const PIECE: u64 = 256 << 10;
 
 impl Geometry {
-    /// Whether a store can have these sizes: at least two regions, and one for the cleaner.
+    /// Whether these sizes are valid: at least two regions, and one for the cleaner.
     pub(crate) fn is_possible(&self) -> bool {
         (3..=MOST_REGIONS).contains(&self.regions)
             && (1..=LARGEST).contains(&self.size)
             && (1..=self.size).contains(&self.slots)
     }
 
-    /// Bytes of a region's journal: a header, the records, and the other header.
+    /// Bytes of a region's journal: a header, the records, and a second header.
     pub(crate) fn log_len(&self) -> u64 {
         (u64::from(self.slots) + 2) * forebay_shm::SLOT as u64
     }
 
-    /// Where in a journal the header with this number belongs.
+    /// The journal slot of the header with this sequence number.
     fn header_slot(&self, sequence: u64) -> u32 {
         if sequence.is_multiple_of(2) { 0 } else { self.slots + 1 }
     }
 }
 
-/// The headers that were written to a journal.
+/// The state of a journal's headers.
 struct Headers {
-    /// The number of the last one.
+    /// The sequence number of the last one.
     sequence: u64,
     /// Whether it is durable.
     flushed: bool,
 }
 
-/// A region as it was found.
+/// A region after opening its files.
 pub(super) struct Opened {
     pub(super) region: Region,
-    /// The generation whose records count; `None` if no header says which: then every record may.
+    /// The generation whose records are valid; `None` if both headers are damaged, so that any record may be.
     pub(super) generation: Option<u32>,
-    /// The one user whose bytes its file ever held.
+    /// The only user whose bytes its file has ever held.
     pub(super) uid: Option<Uid>,
-    /// Why nothing can be read from it, if that is so.
+    /// Why its bytes cannot be read, if so.
     pub(super) fault: Option<String>,
 }
 
-/// One region. What state it is in is the business of [`Space`](super::space::Space).
+/// One region. [`Space`](super::space::Space) keeps its state.
 pub(super) struct Region {
     pub(super) id: RegionId,
     pub(super) arena: Arc<Arena>,
     geometry: Geometry,
     incarnation: Incarnation,
+    /// Whether its files are on a device, where a read can fail.
+    device: bool,
     log: Slots,
     data_file: File,
     log_file: File,
-    /// Bytes and pieces that an index points to.
+    /// Bytes and extents that an index refers to.
     live: AtomicI64,
     pieces: AtomicI64,
     /// Files with a record in this generation, live or not.
     pub(super) files: Mutex<HashSet<FileId>>,
-    /// Counts commits; what of them is durable; and whether a flush ever failed.
+    /// The number of commits, how many of them are durable, and whether a flush ever failed.
     written: AtomicU64,
     flushed: Mutex<u64>,
     flush_failed: AtomicBool,
     headers: Mutex<Headers>,
-    /// Holds bytes whose checksum is wrong: kept as it is, never cleaned.
+    /// Holds bytes with a wrong checksum: kept unchanged, never cleaned.
     pub(super) damaged: AtomicBool,
-    /// Whether clients may be able to change its bytes: what they were granted there once they have mapped.
+    /// Whether clients may have its pages mapped writable through a grant.
     pub(super) lent: AtomicBool,
 }
 
-pub(super) fn data_name(id: RegionId) -> String {
+pub(crate) fn data_name(id: RegionId) -> String {
     format!("r{:05}.data", id.0)
 }
 
@@ -98,7 +104,7 @@ fn log_name(id: RegionId) -> String {
 }
 
 impl Region {
-    /// Makes the files of a region anew, empty, for a user.
+    /// Creates the files of a region anew, empty, for a user.
     pub(super) fn create(
         disk: &dyn Disk,
         geometry: Geometry,
@@ -107,23 +113,24 @@ impl Region {
         generation: u32,
         uid: Option<Uid>,
     ) -> Result<Region> {
-        // The journal goes first: a crash in between must not leave old records over new zeros.
+        // The journal is created first: a crash in between must not leave old records over new zeros.
         let log_file = disk.create(&log_name(id), geometry.log_len())?;
-        // Clients may have the old file mapped for as long as they live. Nobody was granted anything there any more, so
-        // none of them touches it; but its memory must not be missing here.
+        // Clients may keep the old file mapped as long as they run. They have no grants in it any more and do not touch
+        // it, but its memory must be freed.
         disk.vacate(&data_name(id))?;
         let data_file = disk.create(&data_name(id), u64::from(geometry.size))?;
         let log = map_log(&log_file, geometry, id)?;
         let arena =
             Arena::new(&data_file, geometry.size, generation).map_err(|error| unmapped(id, &error))?;
-        let region = Region::new(geometry, incarnation, id, arena, log, data_file, log_file, 0);
+        let device = !disk.is_volatile();
+        let region = Region::new(geometry, incarnation, id, device, arena, log, data_file, log_file, 0);
         region.set_header(uid);
         region.flush_log(disk)?;
         Ok(region)
     }
 
-    /// Opens the files of a region and checks that they are what they should be. Fails where nobody can know what it
-    /// held; where that is known, but its bytes are gone, says so.
+    /// Opens the files of a region and checks them. Fails if its content cannot be known; reports a fault if the
+    /// journal is readable but the bytes are lost.
     pub(super) fn open(
         disk: &dyn Disk,
         geometry: Geometry,
@@ -131,11 +138,14 @@ impl Region {
         id: RegionId,
     ) -> Result<Opened> {
         let log_file = disk.open(&log_name(id))?.ok_or_else(|| {
-            let text = format!("{} is missing, and nobody knows what region {id} held", log_name(id));
+            let text = format!("{} is missing, so the content of region {id} is unknown", log_name(id));
             unusable(format!(
                 "{text}: bring it back, or run \"forebay store replace\" to give up the bytes of all files"
             ))
         })?;
+        if !disk.is_volatile() {
+            check_log(&log_file, geometry, id)?;
+        }
         let log = map_log(&log_file, geometry, id)?;
         let header = match Header::newest(log.read(0), log.read(geometry.slots + 1)) {
             Ok(header) => Some(header),
@@ -153,16 +163,18 @@ impl Region {
                 (file, arena, Some(why))
             }
         };
-        let nameless = header.is_none().then(|| "both headers of its journal are damaged".to_owned());
-        let fault = lost.or(nameless);
+        let no_header = header.is_none().then(|| "both headers of its journal are damaged".to_owned());
+        let fault = lost.or(no_header);
         let empty = || (1..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]);
         if fault.is_some() && empty() {
-            // Somebody died while it was being made. Where no record was ever written, nothing can be lost.
+            // A process died while creating the region. Without any record nothing can be lost.
             let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
             return Ok(Opened { region, generation: Some(1), uid: None, fault: None });
         }
         let sequence = header.map_or(0, |header| header.sequence);
-        let region = Region::new(geometry, incarnation, id, arena, log, data_file, log_file, sequence);
+        let device = !disk.is_volatile();
+        let region =
+            Region::new(geometry, incarnation, id, device, arena, log, data_file, log_file, sequence);
         Ok(Opened { region, generation, uid: header.and_then(|header| header.uid), fault })
     }
 
@@ -171,6 +183,7 @@ impl Region {
         geometry: Geometry,
         incarnation: Incarnation,
         id: RegionId,
+        device: bool,
         arena: Arc<Arena>,
         log: Slots,
         data_file: File,
@@ -182,6 +195,7 @@ impl Region {
             arena,
             geometry,
             incarnation,
+            device,
             log,
             data_file,
             log_file,
@@ -197,7 +211,7 @@ impl Region {
         }
     }
 
-    /// Records to whom the region belongs, in its present generation.
+    /// Records the owner of the region in its current generation.
     pub(super) fn set_header(&self, uid: Option<Uid>) {
         let mut headers = super::lock(&self.headers);
         *headers = Headers { sequence: headers.sequence + 1, flushed: false };
@@ -205,9 +219,9 @@ impl Region {
         self.log.write(self.geometry.header_slot(header.sequence), &header.encode());
     }
 
-    /// The same, durably.
+    /// Does the same, durably.
     pub(super) fn renew_header(&self, disk: &dyn Disk, uid: Option<Uid>) -> Result<()> {
-        // Of two headers that are both on their way to the disk, none may arrive whole.
+        // At most one header may be in flight to the disk: a crash could tear both.
         if !super::lock(&self.headers).flushed {
             self.flush_log(disk)?;
         }
@@ -227,40 +241,61 @@ impl Region {
         }
     }
 
-    /// What the `slot`-th record says.
+    /// Decodes the record in a slot.
     pub(super) fn record(&self, slot: u32) -> Slot {
         Record::decode(self.log.read(slot + 1), self.incarnation)
     }
 
-    /// Writes the `slot`-th record: from here on its bytes count.
+    /// Writes a record: its bytes are committed from then on.
     pub(super) fn write_record(&self, slot: u32, record: &Record) {
         self.log.write(slot + 1, &record.encode(self.incarnation));
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Writes the `slot`-th record, whose bytes count when those of the last record of the same write do.
+    /// Writes a record whose bytes are committed only with the last record of the same write.
     pub(super) fn write_part(&self, slot: u32, record: &Record) {
         self.log.write(slot + 1, &record.encode_part(self.incarnation));
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Makes the bytes of a part count by themselves: the last record of its write is there.
+    /// Turns a part into a full record once the last record of its write exists.
     pub(super) fn confirm_part(&self, slot: u32, record: &Record) {
         let [a, b, c, d, ..] = record.encode(self.incarnation);
         self.log.write_head(slot + 1, [a, b, c, d]);
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes a record back whose bytes never arrived, so that no later recovery believes it.
+    /// Erases a record whose bytes never arrived, so that no later recovery accepts it.
     pub(super) fn erase_record(&self, slot: u32) {
         self.log.write(slot + 1, &[0; forebay_shm::SLOT]);
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Opens published bytes. They are there as long as an index points to them.
+    /// Opens published bytes. They exist as long as an index refers to them, unless the device cannot read them.
     pub(super) fn view(&self, ticket: Ticket) -> Result<View> {
-        self.arena.view(ticket).ok_or_else(|| {
-            Error::new(ErrorKind::Io, format!("the index points to bytes that region {} gave up", self.id))
+        let view = self.arena.view(ticket).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Io,
+                format!("the index refers to bytes that region {} no longer holds", self.id),
+            )
+        })?;
+        if self.device {
+            view.probe().map_err(|error| {
+                let (from, to) = (ticket.start(), ticket.start() + ticket.len());
+                let text = format!("bytes {from} to {to} of {} cannot be read: {error}", data_name(self.id));
+                Error::new(ErrorKind::Io, text)
+            })?;
+        }
+        Ok(view)
+    }
+
+    /// The checksum of published bytes; `None` if the region was reused. On a device the bytes are read through the
+    /// file: touching an unreadable mapped page would kill the process.
+    pub(super) fn checksum(&self, ticket: Ticket) -> Option<io::Result<u32>> {
+        let view = self.arena.view(ticket)?;
+        Some(match self.device {
+            true => checksum_at(&self.data_file, ticket.start().into(), ticket.len().into()),
+            false => Ok(crc32c(view.as_ref())),
         })
     }
 
@@ -277,13 +312,13 @@ impl Region {
         self.live.fetch_add(bytes, Ordering::AcqRel) + bytes
     }
 
-    /// Whether nobody holds any byte of it and nothing in it is live. Once true of a region that grants nothing
-    /// more, it stays true: a commit counts its bytes as live before it lets go of its grant.
+    /// Whether no grant or view is held and nothing in it is live. In a region that grants nothing more this stays
+    /// true: a commit counts its bytes as live before it drops its grant.
     pub(super) fn is_dead(&self) -> bool {
         !self.arena.is_held() && self.live() == 0
     }
 
-    /// Flushes payload, then journal, if anything was committed since the last time.
+    /// Flushes payload, then journal, if anything was committed since the last flush.
     pub(super) fn flush(&self, disk: &dyn Disk) -> Result<()> {
         if disk.is_volatile() {
             return Ok(());
@@ -301,7 +336,7 @@ impl Region {
             disk.sync(&data_name(self.id), &self.data_file)?;
             self.flush_log(disk)
         };
-        // After a failed flush the kernel may have thrown the bytes away: a later success would prove nothing.
+        // After a failed flush the kernel may have dropped the pages: a later success would prove nothing.
         flush().inspect_err(|_| self.flush_failed.store(true, Ordering::Release))?;
         *flushed = written;
         Ok(())
@@ -316,8 +351,8 @@ impl Region {
     }
 }
 
-/// The data file and its mapping, or why there is none. Only what can be lost for good counts as that: a file that
-/// cannot be opened just now is an error.
+/// The data file and its mapping, or why the bytes are lost. Only permanent loss counts as lost: a file that cannot be
+/// opened at the moment is an error.
 type Mapped = (File, Arc<Arena>);
 
 fn map_data(
@@ -336,7 +371,7 @@ fn map_data(
     Ok(Ok((file, arena)))
 }
 
-/// Memory in place of bytes that are gone. Nothing is ever read from it, so it takes none.
+/// Maps an unused memory file in place of lost bytes. Nothing ever reads it, so it takes no memory.
 fn stand_in(geometry: Geometry, generation: u32, id: RegionId) -> Result<Mapped> {
     let make = || {
         let file = File::from(memfd_create("forebay-lost-region", MemfdFlags::CLOEXEC)?);
@@ -345,6 +380,32 @@ fn stand_in(geometry: Geometry, generation: u32, id: RegionId) -> Result<Mapped>
         Ok((file, arena))
     };
     make().map_err(|error| unmapped(id, &error))
+}
+
+/// The checksum of a range of a file.
+pub(crate) fn checksum_at(file: &File, start: u64, len: u64) -> io::Result<u32> {
+    let mut piece = vec![0; PIECE.min(len) as usize];
+    let (mut at, end, mut sum) = (start, start + len, 0);
+    while at < end {
+        let some = (end - at).min(PIECE) as usize;
+        file.read_exact_at(&mut piece[..some], at)?;
+        sum = crc32c_append(sum, &piece[..some]);
+        at += some as u64;
+    }
+    Ok(sum)
+}
+
+/// Fails if a journal cannot be read: the content of the region would be unknown.
+fn check_log(file: &File, geometry: Geometry, id: RegionId) -> Result<()> {
+    let len = file.metadata().map_or(0, |facts| facts.len()).min(geometry.log_len());
+    let read = checksum_at(file, 0, len).map(drop);
+    read.map_err(|error| {
+        unusable(format!(
+            "cannot read {} ({error}), so the content of region {id} is unknown: copy the regions to a good disk, or run \
+             \"forebay store replace\" to give up the bytes of all files",
+            log_name(id)
+        ))
+    })
 }
 
 fn map_log(file: &File, geometry: Geometry, id: RegionId) -> Result<Slots> {
@@ -358,8 +419,8 @@ fn check_owner(header: &Header, geometry: Geometry, incarnation: Incarnation, id
         return Ok(());
     }
     Err(unusable(format!(
-        "region {id} belongs to another store (incarnation {}, region {}): give the store its own regions back, or \
-         run \"forebay store replace\" to give up what they held",
+        "region {id} belongs to another store (incarnation {}, region {}): restore the store's own regions, or run \
+         \"forebay store replace\" to give up the bytes of all files",
         header.incarnation, header.region
     )))
 }
@@ -381,14 +442,14 @@ mod tests {
     const GEOMETRY: Geometry = Geometry { regions: 1, size: 64 << 10, slots: 32 };
     const OURS: Incarnation = Incarnation(7);
     const ID: RegionId = RegionId(0);
-    /// The last byte of a young journal's header that is not zero: the lowest of its number.
+    /// The last nonzero byte of a young journal's header: the lowest byte of its sequence number.
     const LAST: usize = 48;
 
     fn open(disk: &CrashDisk) -> Opened {
         Region::open(disk, GEOMETRY, OURS, ID).unwrap()
     }
 
-    /// A region that was used again some times, as found on the disk; its header comes next.
+    /// A region that was reused the given number of times, as on disk, with its next header.
     fn used(times: u32) -> (CrashDisk, [u8; SLOT], u32) {
         let disk = CrashDisk::default();
         let region = Region::create(&disk, GEOMETRY, OURS, ID, 1, Some(Uid(5))).unwrap();
@@ -401,15 +462,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_dies_inside_a_header_leaves_the_one_before() {
+    fn crash_while_writing_a_header_leaves_the_previous_one() {
         for times in 0..3 {
             for written in 0..=SLOT {
                 let (disk, next, slot) = used(times);
                 let log = disk.open(&log_name(ID)).unwrap().unwrap();
                 let at = u64::from(slot) * SLOT as u64;
-                std::os::unix::fs::FileExt::write_all_at(&log, &next[..written], at).unwrap();
+                log.write_all_at(&next[..written], at).unwrap();
                 let opened = open(&disk);
-                // The last bytes of a header are zeros, which are there before they are written.
+                // The last bytes of a header are zero, as they were before it is written.
                 let whole = written > LAST;
                 let expected = if whole { (times + 2, None) } else { (times + 1, Some(Uid(5))) };
                 assert_eq!(
@@ -418,7 +479,7 @@ mod tests {
                     "{written} bytes"
                 );
                 assert_eq!(opened.fault, None);
-                // The next one goes over the torn one, and is found.
+                // The next header overwrites the torn one, and is found.
                 opened.region.set_header(Some(Uid(9)));
                 assert_eq!(open(&disk).uid, Some(Uid(9)), "{written} bytes");
             }
@@ -426,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_dies_while_a_region_is_made_loses_nothing() {
+    fn crash_while_creating_a_region_loses_nothing() {
         for written in 0..=LAST {
             let (disk, _, _) = used(0);
             let first = GEOMETRY.header_slot(1) as usize * SLOT;
@@ -441,7 +502,7 @@ mod tests {
                 "{written} bytes"
             );
             let zeros = disk.read(&data_name(ID)).iter().all(|&byte| byte == 0);
-            assert!(zeros, "{written} bytes: a new region holds nobody's bytes");
+            assert!(zeros, "{written} bytes: a new region must hold no old bytes");
         }
     }
 }

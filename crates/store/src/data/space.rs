@@ -1,12 +1,12 @@
-//! Which region is in which state, and who fills which.
+//! The state of each region, and the lanes that fill them.
 //!
 //! ```text
 //! free → filling → sealed → resting → free
 //!                    └→ draining ┘
 //! ```
 //!
-//! A sealed region without live bytes *rests* until whatever replaced them is durable and its readers are gone.
-//! The cleaner *drains* mostly dead ones into its own lane. One free region is kept back for the cleaner.
+//! A sealed region without live bytes *rests* until the data that replaced them is durable and its readers are gone.
+//! The cleaner *drains* mostly dead regions into its own lane. One free region is reserved for the cleaner.
 
 use super::region::Geometry;
 use forebay_model::{FileId, RegionId, Uid};
@@ -16,10 +16,10 @@ use std::ops::Range;
 /// Free regions that only the cleaner may take.
 pub(super) const RESERVE: usize = 1;
 
-/// Nobody's user: a region stained by it has to be made anew for whomever it is chosen.
+/// No user's id: a region stained by it must be recreated before any user gets it.
 pub(super) const UNUSABLE: Uid = Uid(u32::MAX);
 
-/// What a region is doing.
+/// The state of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Empty.
@@ -28,13 +28,13 @@ pub(super) enum State {
     Filling,
     /// Grants nothing more.
     Sealed,
-    /// The cleaner is moving its live bytes elsewhere.
+    /// The cleaner is moving its live bytes to another region.
     Draining,
-    /// Nothing in it is live; not yet to be used again.
+    /// Nothing in it is live; not yet reusable.
     Resting,
 }
 
-/// Who fills a region.
+/// The stream of writes that fills a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
     /// Writers of a user, spread over a few regions.
@@ -62,7 +62,7 @@ struct Entry {
 /// A free region chosen for a user.
 pub(super) struct Chosen {
     pub(super) region: RegionId,
-    /// The file has held another user's bytes and must be made anew first.
+    /// The file has held another user's bytes and must be recreated first.
     pub(super) stained: bool,
 }
 
@@ -71,21 +71,55 @@ pub(super) struct Space {
     geometry: Geometry,
     entries: Vec<Entry>,
     lanes: HashMap<Lane, RegionId>,
+    /// Largest number of regions of one user, and the user who is exempt besides root.
+    bound: Option<(usize, Uid)>,
 }
 
 impl Space {
-    /// All regions free.
+    /// All regions are free.
     pub(super) fn new(geometry: Geometry) -> Space {
         let entry = Entry { state: State::Free, uid: None, next_slot: 0 };
-        Space { geometry, entries: vec![entry; geometry.regions as usize], lanes: HashMap::new() }
+        let entries = vec![entry; geometry.regions as usize];
+        Space { geometry, entries, lanes: HashMap::new(), bound: None }
     }
 
-    /// How many regions one user's writers fill at once.
+    /// Limits each user to the given percentage of the regions; root and `exempt` may use all.
+    pub(super) fn bound_users(&mut self, percent: u8, exempt: Uid) {
+        let most = self.entries.len() * usize::from(percent.min(100)) / 100;
+        self.bound = Some((most.max(1), exempt));
+    }
+
+    /// Whether a user has reached the limit.
+    pub(super) fn is_bounded(&self, uid: Uid) -> bool {
+        self.bound.is_some_and(|(most, _)| !self.is_exempt(uid) && self.held(uid) >= most)
+    }
+
+    fn is_exempt(&self, uid: Uid) -> bool {
+        self.bound.is_none_or(|(_, exempt)| uid == exempt || uid == Uid(0))
+    }
+
+    /// The number of regions with bytes of a user.
+    fn held(&self, uid: Uid) -> usize {
+        self.entries.iter().filter(|entry| entry.state != State::Free && entry.uid == Some(uid)).count()
+    }
+
+    /// The lane in which a new region is opened. A user with few regions fills one after the other, so that a few bytes
+    /// in several files do not take a region each.
+    pub(super) fn lane_to_open(&self, lane: Lane) -> Lane {
+        match lane {
+            Lane::Writer(uid, 1..) if !self.is_exempt(uid) && self.held(uid) < usize::from(self.width()) => {
+                Lane::Writer(uid, 0)
+            }
+            lane => lane,
+        }
+    }
+
+    /// The number of regions that one user's writers fill at once.
     fn width(&self) -> u8 {
         (self.geometry.regions / 16).clamp(1, 4) as u8
     }
 
-    /// The lane of a user's file: always the same, so that what is written together lies together.
+    /// The lane of a user's file: always the same, so that bytes written together are stored together.
     pub(super) fn lane(&self, uid: Uid, file: FileId) -> Lane {
         Lane::Writer(uid, (file.0 % u64::from(self.width())) as u8)
     }
@@ -99,7 +133,7 @@ impl Space {
         self.lanes.get(&lane).copied()
     }
 
-    /// Journal slots of a region: as many as asked for, or what is left, or `None` when there are none.
+    /// Allocates journal slots of a region: as many as requested, or the rest; `None` if none are left.
     pub(super) fn slots(&mut self, region: RegionId, count: u32) -> Option<Range<u32>> {
         let entry = &mut self.entries[region.0 as usize];
         let first = entry.next_slot;
@@ -108,7 +142,7 @@ impl Space {
         (count > 0).then_some(first..first + count)
     }
 
-    /// A client of an earlier life holds part of a region that recovery found, up to a slot.
+    /// Records that a client of an earlier server process holds part of a region that recovery found, up to a slot.
     pub(super) fn adopt_slab(&mut self, region: RegionId, uid: Uid, end_slot: u32) {
         if self.state(region) == State::Free {
             self.set(region, State::Sealed);
@@ -118,10 +152,11 @@ impl Space {
         entry.next_slot = entry.next_slot.max(end_slot);
     }
 
-    /// Chooses a free region for a lane: one of the same user's, or a fresh one, or (stained) another user's.
+    /// Chooses a free region for a lane: one of the same user's, or an unused one, or (stained) another user's.
     pub(super) fn choose(&self, lane: Lane) -> Option<Chosen> {
         let keep = if matches!(lane, Lane::Cleaner(_)) { 0 } else { RESERVE };
-        if self.count(State::Free) <= keep {
+        let is_bounded = matches!(lane, Lane::Writer(uid, _) if self.is_bounded(uid));
+        if self.count(State::Free) <= keep || is_bounded {
             return None;
         }
         let free = || self.with(State::Free);
@@ -132,7 +167,7 @@ impl Space {
         Some(Chosen { region, stained })
     }
 
-    /// Starts to fill a free region.
+    /// Starts filling a free region.
     pub(super) fn fill(&mut self, lane: Lane, region: RegionId) {
         assert_eq!(self.state(region), State::Free);
         self.entries[region.0 as usize] =
@@ -155,18 +190,18 @@ impl Space {
         lanes.into_iter().for_each(|lane| self.seal(lane));
     }
 
-    /// Takes over a region that recovery found in use: it goes on being filled if it can, up to a lane each.
-    pub(super) fn adopt(&mut self, region: RegionId, uid: Uid, used_slots: u32, room: bool) {
+    /// Adopts a region that recovery found in use: it continues to be filled if the user has a vacant lane.
+    pub(super) fn adopt(&mut self, region: RegionId, uid: Uid, used_slots: u32, space_left: bool) {
         self.entries[region.0 as usize] =
             Entry { state: State::Sealed, uid: Some(uid), next_slot: used_slots };
         let vacant = self.lanes(uid).find(|lane| !self.lanes.contains_key(lane));
-        if let Some(lane) = vacant.filter(|_| room && used_slots < self.geometry.slots) {
+        if let Some(lane) = vacant.filter(|_| space_left && used_slots < self.geometry.slots) {
             self.set(region, State::Filling);
             self.lanes.insert(lane, region);
         }
     }
 
-    /// Whose bytes a free region's file has held.
+    /// Sets the user whose bytes a free region's file has held.
     pub(super) fn stain(&mut self, region: RegionId, uid: Option<Uid>) {
         self.entries[region.0 as usize].uid = uid;
     }

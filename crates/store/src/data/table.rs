@@ -1,4 +1,4 @@
-//! The files that have something in memory.
+//! The table of files with state in memory.
 
 use super::file::{File, FileState};
 use super::lock;
@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 const SHARDS: usize = 64;
 
-/// What is found of a file.
+/// The state of a file if it is in memory, or else as recorded in the metadata store.
 pub(super) enum Looked {
     InMemory(FileState),
     Noted(File),
 }
 
-/// File states by id, spread over locks of their own.
+/// File states by id, sharded over many locks.
 pub(super) struct Table {
     shards: Vec<Mutex<HashMap<FileId, FileState>>>,
-    /// Who is told of changes.
+    /// The epochs to advance when a file changes.
     epochs: Arc<OnceLock<Arc<Epochs>>>,
 }
 
@@ -28,8 +28,8 @@ impl Table {
         Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epochs: Arc::default() }
     }
 
-    /// Changes of files are told from now on.
-    pub(super) fn tell(&self, epochs: Arc<Epochs>) {
+    /// Sets the epochs to advance when a file changes.
+    pub(super) fn notify(&self, epochs: Arc<Epochs>) {
         self.epochs.get_or_init(|| epochs);
     }
 
@@ -37,7 +37,7 @@ impl Table {
         &self.shards[(id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
     }
 
-    /// The state of a file, loaded if need be.
+    /// The state of a file, loaded if necessary.
     pub(super) fn get(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<FileState> {
         let mut shard = lock(self.shard(id));
         if let Some(state) = shard.get(&id) {
@@ -50,8 +50,8 @@ impl Table {
         Ok(state)
     }
 
-    /// The state of a file, or what is noted of one that is not in memory. Nobody can change it in between: whoever does
-    /// brings it into memory first.
+    /// The state of a file in memory, or the record of a file that is not. The shard lock excludes changes meanwhile: a
+    /// change loads the file into memory first.
     pub(super) fn look(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<Looked> {
         let shard = lock(self.shard(id));
         match shard.get(&id) {
@@ -65,19 +65,22 @@ impl Table {
         lock(self.shard(id)).get(&id).cloned()
     }
 
-    /// Lets go of a deleted file.
+    /// Removes a deleted file.
     pub(super) fn forget(&self, id: FileId) {
         lock(self.shard(id)).remove(&id);
     }
 
-    /// Lets go of a file that has no bytes in regions, if nobody is using it, and no region holds a record of it: whoever
-    /// cuts it must know of those.
+    /// Removes a file from memory if it has no bytes in regions, no thread uses it, and no region holds a record of it:
+    /// a truncation must know those regions.
     pub(super) fn evict(&self, id: FileId, is_held: impl Fn(&mut File) -> bool) {
         let mut shard = lock(self.shard(id));
         let idle = |state: &FileState| {
             Arc::strong_count(state) == 1 && {
                 let mut file = lock(state);
-                file.index.is_all_behind() && !file.unsettled && !is_held(&mut file)
+                file.index.is_all_in_backing()
+                    && !file.size_pending
+                    && file.mapped.is_none()
+                    && !is_held(&mut file)
             }
         };
         if shard.get(&id).is_some_and(idle) {

@@ -1,17 +1,17 @@
-//! Truncations, punches and deletions: stamped zeros that outlive the bytes they hide.
+//! Tombstones of truncations, punches and deletions: stamped zeros that outlive the bytes they hide.
 //!
-//! **Invariant**: a tombstone stays until no region holds a record of its file that is older; otherwise recovery
-//! would bring dead bytes back.
+//! **Invariant**: a tombstone stays until no region holds an older record of its file; otherwise recovery would bring
+//! dead bytes back.
 
-use crate::meta::{Batch, Kv};
+use crate::meta::{Batch, KeySpace, Kv};
 use forebay_model::{Error, ErrorKind, FileId, RegionId, Result, Span, Stamp};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-/// Most tombstones of one file. Only ever reached by punching thousands of separate holes.
+/// Largest number of tombstones of one file. Reached only by punching thousands of separate holes.
 const MOST: usize = 4096;
 
-/// One stretch of zeros.
+/// One range of zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tomb {
     pub(super) stamp: Stamp,
@@ -27,7 +27,7 @@ pub(super) struct Tombs {
 }
 
 fn key(file: FileId, stamp: Stamp) -> Vec<u8> {
-    [b"z".as_slice(), &file.0.to_be_bytes(), &stamp.0.to_be_bytes()].concat()
+    [KeySpace::Tombstone.prefix(), &file.0.to_be_bytes(), &stamp.0.to_be_bytes()].concat()
 }
 
 fn value(span: Span) -> Vec<u8> {
@@ -44,17 +44,18 @@ fn decode(key: &[u8], value: &[u8]) -> Option<(FileId, Stamp, Span)> {
     Some((FileId(number(&key[1..9])?), Stamp(number(&key[9..])?), span))
 }
 
-/// The record of a tombstone that hides all of a file.
+/// The record of a tombstone that hides a whole file.
 pub(super) fn of_everything(file: FileId, stamp: Stamp) -> (Vec<u8>, Vec<u8>) {
     (key(file, stamp), value(Span::from(0)))
 }
 
 impl Tombs {
-    /// All tombstones in the metadata store. Which regions they still matter for is told by [`Tombs::hold`].
+    /// Loads all tombstones of the metadata store. [`Tombs::hold`] then adds the regions that they still hide records
+    /// in.
     pub(super) fn load(kv: &dyn Kv) -> Result<Tombs> {
         let mut tombs = Tombs::default();
         let mut fault = None;
-        kv.scan(b"z", b"", &mut |key, value| match decode(key, value) {
+        kv.scan(KeySpace::Tombstone.prefix(), b"", &mut |key, value| match decode(key, value) {
             Some((file, stamp, span)) => {
                 let tomb = Tomb { stamp, span, regions: BTreeSet::new() };
                 tombs.files.entry(file).or_default().push(tomb);
@@ -83,14 +84,14 @@ impl Tombs {
         self.files.keys().copied()
     }
 
-    /// A region holds a record of a file with this stamp.
+    /// Records that a region holds a record of a file with this stamp.
     pub(super) fn hold(&mut self, file: FileId, region: RegionId, stamp: Stamp) {
         for tomb in self.files.get_mut(&file).into_iter().flatten().filter(|tomb| tomb.stamp > stamp) {
             tomb.regions.insert(region);
         }
     }
 
-    /// Prepares the changes for a new tombstone; nothing if no region holds anything older. Those it covers go.
+    /// Prepares the changes for a new tombstone; `None` if no region holds a record. Removes tombstones that it covers.
     pub(super) fn plan(
         &self,
         file: FileId,
@@ -102,25 +103,25 @@ impl Tombs {
         if regions.is_empty() {
             return Ok(None);
         }
-        let covered = self.of(file).iter().filter(|tomb| tomb.span.meet(span) == Some(tomb.span));
+        let covered = self.of(file).iter().filter(|tomb| tomb.span.intersect(span) == Some(tomb.span));
         let left =
             self.of(file).len() - covered.clone().map(|tomb| batch.remove(key(file, tomb.stamp))).count();
         if left >= MOST {
-            let text = format!("file {file} has {MOST} punched ranges over older bytes: write it anew");
+            let text = format!("file {file} has {MOST} punched ranges over older bytes: rewrite the file");
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         batch.put(key(file, stamp), value(span));
         Ok(Some(Tomb { stamp, span, regions }))
     }
 
-    /// Takes up a planned tombstone once its batch is committed.
+    /// Adds a planned tombstone after its batch is committed.
     pub(super) fn add(&mut self, file: FileId, tomb: Tomb) {
         let tombs = self.files.entry(file).or_default();
-        tombs.retain(|old| old.span.meet(tomb.span) != Some(old.span));
+        tombs.retain(|old| old.span.intersect(tomb.span) != Some(old.span));
         tombs.push(tomb);
     }
 
-    /// A region holds nothing of a file any more: names the tombstones that nobody needs now.
+    /// Records that a region holds no record of a file any more; returns the tombstones that became unnecessary.
     pub(super) fn release(&mut self, file: FileId, region: RegionId, batch: &mut Batch) -> Vec<Stamp> {
         if let Some(tombs) = self.files.get_mut(&file) {
             for tomb in &mut *tombs {
@@ -130,7 +131,7 @@ impl Tombs {
         self.sweep(file, batch)
     }
 
-    /// Names the tombstones of a file that nobody needs, and forgets them.
+    /// Removes and returns the tombstones of a file that hide nothing.
     pub(super) fn sweep(&mut self, file: FileId, batch: &mut Batch) -> Vec<Stamp> {
         let Some(tombs) = self.files.get_mut(&file) else { return Vec::new() };
         let (gone, left): (Vec<Tomb>, Vec<Tomb>) =

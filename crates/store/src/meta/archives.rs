@@ -1,6 +1,6 @@
-//! What fjall believes before it has checked it. Its files are archives that end with where their table of contents is;
-//! room for the entries is made before their checksum is looked at, so that one flipped bit would take all memory and end
-//! the process, which nothing can catch. Here such a file is found first.
+//! A check of fjall's files before fjall opens them. Each file is an archive that ends with the position of its table
+//! of contents. fjall allocates memory for the entries before it verifies their checksum, so one flipped bit could
+//! exhaust all memory and abort the process. This module finds such a file first.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 const TRAILER: usize = 38;
 const TRAILER_MAGIC: &[u8] = b"SFA!";
-/// Where the trailer says where the table of contents is.
+/// Where the trailer holds the position of the table of contents.
 const PLACE: usize = 22;
 const TABLE_MAGIC: &[u8] = b"TOC!";
-/// The magic, and how many entries follow.
+/// The magic and the number of entries.
 const TABLE_HEAD: usize = 8;
-/// The least that an entry takes.
+/// The smallest size of an entry.
 const ENTRY: u64 = 18;
 
-/// A file below a directory whose table of contents cannot be as long as it says.
+/// Finds a file below a directory whose table of contents claims more entries than fit.
 pub(super) fn overlong(dir: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let (path, kind) = {
@@ -26,7 +26,7 @@ pub(super) fn overlong(dir: &Path) -> io::Result<Option<PathBuf>> {
         };
         let found = match (kind.is_dir(), kind.is_file()) {
             (true, _) => overlong(&path)?,
-            (_, true) => says_too_much(&path)?.then_some(path),
+            (_, true) => claims_too_many_entries(&path)?.then_some(path),
             _ => None,
         };
         if found.is_some() {
@@ -36,7 +36,7 @@ pub(super) fn overlong(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-fn says_too_much(path: &Path) -> io::Result<bool> {
+fn claims_too_many_entries(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
     let Some(at) = len.checked_sub(TRAILER as u64) else { return Ok(false) };
@@ -56,14 +56,14 @@ fn says_too_much(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// An archive with so many bytes of entries that says it has so many entries.
+    /// An archive with the given bytes of entries that claims the given number of entries.
     fn archive(bytes: usize, entries: u32) -> Vec<u8> {
         let table = [TABLE_MAGIC, &entries.to_le_bytes(), &vec![0; bytes]].concat();
         [&[7; 100], &table[..], TRAILER_MAGIC, &[1, 0], &[0; 16], &100_u64.to_le_bytes(), &[0; 8]].concat()
     }
 
     #[test]
-    fn a_table_of_contents_that_cannot_be_is_found_before_it_is_read() {
+    fn overlong_table_of_contents_is_found_before_fjall_reads_it() {
         for (bytes, is_found) in [
             (archive(40, 2), false),
             (archive(40, 1 << 30), true),

@@ -1,9 +1,9 @@
-//! A metadata store whose last used values are in memory: what was read or written lately is not looked for again.
+//! A metadata store with a cache of the values used last.
 //!
-//! **Invariant**: whoever reads a value that was committed finds, from then on, everything that was committed with it; a
-//! value is never older than a commit that has returned. While a commit is under way its keys are asked of the store
-//! itself, whose reads see all of it or nothing; so they are when it has returned, until there is a moment to put all its
-//! values here at once.
+//! **Invariant**: after a reader gets a committed value, it gets everything that was committed with it; a value is
+//! never older than a commit that has returned. During a commit, its keys are read from the inner store, whose reads
+//! see all of it or nothing. That goes on after the commit has returned, until `tidy` moves all its values into the
+//! cache at once.
 
 use super::fresh::Fresh;
 use super::hash::{Hashed, Seeded};
@@ -14,13 +14,13 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A key has its place in one of so many sets, each of which holds so many.
+/// The cache has this many sets of this many entries; the hash of a key chooses its set.
 const SETS: usize = 16 << 10;
 const WAYS: usize = 4;
-/// Longer values are not kept.
+/// Longer values are not cached.
 const LONGEST: usize = 1024;
 
-/// A store, and what was used of it lately.
+/// A store with a cache.
 pub struct CachedKv<K> {
     inner: K,
     known: RwLock<Known>,
@@ -28,40 +28,40 @@ pub struct CachedKv<K> {
 
 struct Known {
     hashing: Seeded,
-    /// In each, those that came first are the first to go, unless they were asked for.
+    /// In each set the oldest entries are evicted first, unless they were used.
     sets: Vec<[Option<Kept>; WAYS]>,
-    /// Hashes of keys of commits that are under way.
+    /// Hashes of keys of commits in progress.
     changing: HashMap<u64, Changing, Hashed>,
-    /// Counts beginnings and ends of commits: what was read across one may be too old.
+    /// Counts the start and end of every commit: a value read across one may be stale.
     changes: u64,
-    /// Commits that have returned, and whose keys are still asked of the store.
+    /// Commits that have returned, and whose keys are still read from the inner store.
     late: Vec<Arc<Batch>>,
     fresh: Fresh,
 }
 
-/// A value that is kept.
+/// A cached value.
 struct Kept {
     hash: u64,
     key: Vec<u8>,
     value: Option<Vec<u8>>,
-    /// Somebody has asked for it since it was last in the way of another.
-    asked: AtomicBool,
+    /// Used since it was last considered for eviction.
+    used: AtomicBool,
 }
 
-/// A key that is being changed, or another with its hash.
+/// A key that is being changed, or another key with the same hash.
 struct Changing {
-    /// By so many commits.
+    /// The number of commits that change it.
     by: u32,
-    /// There was more than one at once: nobody here knows which of them was the later.
+    /// Several commits changed it at once: the cache does not know which was later.
     contended: bool,
 }
 
-/// What is known of a key.
+/// The result of a cache lookup.
 enum Found<'a> {
     Value(Option<&'a [u8]>),
-    /// Nothing; to be remembered if there are still so many changes.
+    /// Not cached; the value may be cached if the change counter is still the same.
     Nothing(u64),
-    /// It is being changed.
+    /// The key is being changed.
     Changing,
 }
 
@@ -94,8 +94,8 @@ impl Known {
         }
         match self.sets[hash as usize % SETS].iter().flatten().find(|kept| kept.is(hash, key)) {
             Some(kept) => {
-                if !kept.asked.load(Ordering::Relaxed) {
-                    kept.asked.store(true, Ordering::Relaxed);
+                if !kept.used.load(Ordering::Relaxed) {
+                    kept.used.store(true, Ordering::Relaxed);
                 }
                 Found::Value(kept.value.as_deref())
             }
@@ -111,7 +111,7 @@ impl Known {
         let own = set.iter().position(|kept| kept.as_ref().is_none_or(|kept| kept.is(hash, &key)));
         let goes = own.unwrap_or_else(|| {
             let spared = |kept: &mut Option<Kept>| {
-                kept.as_mut().is_some_and(|kept| std::mem::take(kept.asked.get_mut()))
+                kept.as_mut().is_some_and(|kept| std::mem::take(kept.used.get_mut()))
             };
             set.iter_mut().position(|kept| !spared(kept)).unwrap_or(0)
         });
@@ -119,14 +119,14 @@ impl Known {
             set[goes..].rotate_left(1);
         }
         let place = if own.is_none() { WAYS - 1 } else { goes };
-        set[place] = Some(Kept { hash, key, value, asked: AtomicBool::new(false) });
+        set[place] = Some(Kept { hash, key, value, used: AtomicBool::new(false) });
     }
 
     fn forget(&mut self, hash: u64, key: &[u8]) {
         let set = &mut self.sets[hash as usize % SETS];
         if let Some(at) = set.iter().position(|kept| kept.as_ref().is_some_and(|kept| kept.is(hash, key))) {
             set[at] = None;
-            // Empty places are behind all others.
+            // Empty entries come after all others.
             set[at..].rotate_left(1);
         }
     }
@@ -139,7 +139,7 @@ impl Known {
         changing.contended |= changing.by > 1;
     }
 
-    /// Puts here what commits have left.
+    /// Moves the values of finished commits into the cache.
     fn tidy(&mut self) {
         for batch in std::mem::take(&mut self.late) {
             for (key, value) in Arc::unwrap_or_clone(batch).changes {
@@ -152,7 +152,7 @@ impl Known {
         }
     }
 
-    /// Whether no other commit changed the key meanwhile.
+    /// Ends one change of a key; true if no other commit changed it meanwhile.
     fn end(&mut self, hash: u64) -> bool {
         match self.changing.get_mut(&hash) {
             Some(changing) if changing.by > 1 => {
@@ -165,7 +165,7 @@ impl Known {
 }
 
 impl<K: Kv> CachedKv<K> {
-    /// Keeps what is used of a store.
+    /// Adds a cache to a store.
     pub fn new(inner: K) -> CachedKv<K> {
         CachedKv { inner, known: RwLock::default() }
     }
@@ -227,7 +227,7 @@ impl<K: Kv> Kv for CachedKv<K> {
         known.changes += 1;
         match done {
             Ok(()) => known.late.push(batch.clone()),
-            // What a failed one has done is not known here.
+            // A failed commit may have had any effect.
             Err(_) => batch.changes.iter().for_each(|(key, _)| {
                 let hash = known.hash(key);
                 known.end(hash);
@@ -238,7 +238,7 @@ impl<K: Kv> Kv for CachedKv<K> {
     }
 
     fn tidy(&self) {
-        // When the store has done with it, it need not be copied here.
+        // When the inner store has dropped the batch, it need not be copied.
         self.inner.tidy();
         if !self.read().late.is_empty() {
             self.write().tidy();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_is_read_whatever_was_read_before() {
+    fn committed_values_replace_cached_ones() {
         let kv = CachedKv::new(MemoryKv::default());
         assert_eq!(get(&kv, "a"), None);
         kv.commit(put(&[("a", Some("1")), ("b", Some("2")), ("a", Some("3"))])).unwrap();
@@ -304,12 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_is_asked_of_the_store_until_there_is_a_moment() {
+    fn committed_keys_bypass_the_cache_until_tidy() {
         let kv = CachedKv::new(MemoryKv::default());
         for (round, tidies) in [(1, false), (2, true), (3, false)] {
             let (one, other) = (format!("{round}a"), format!("{round}b"));
             kv.commit(put(&[("a", Some(&one)), ("gone", None)])).unwrap();
-            // Behind its back: found only if the store is asked.
+            // Bypasses the cache: found only if the inner store is read.
             kv.inner.commit(put(&[("a", Some(&other))])).unwrap();
             assert_eq!(get(&kv, "a"), Some(other));
             if tidies {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_what_is_used_stays() {
+    fn cache_is_bounded_and_keeps_used_entries() {
         let kv = CachedKv::new(MemoryKv::default());
         kv.commit(put(&[("used", Some("1"))])).unwrap();
         kv.tidy();
@@ -330,17 +330,17 @@ mod tests {
             if number % 1000 == 0 {
                 assert!(is_kept(&kv, "used"), "{number}");
             }
-            // Each time: who is in the way twice before somebody asks goes.
+            // Read each time: an entry that is considered for eviction twice without being used is evicted.
             assert_eq!(get(&kv, "used").as_deref(), Some("1"));
         }
         let kept = kv.read().sets.iter().flatten().flatten().count();
         assert!((SETS * WAYS * 9 / 10..=SETS * WAYS).contains(&kept), "{kept}");
-        assert!(!is_kept(&kv, "0"), "what nobody asks for goes");
+        assert!(!is_kept(&kv, "0"), "an unused entry is evicted");
     }
 
-    /// Every value in turn is changed, removed, too long or forgotten.
+    /// Every key in turn is put, removed, set to a value too long to cache, or dropped.
     #[test]
-    fn a_set_never_has_a_key_twice_nor_a_gap() {
+    fn cache_set_has_no_duplicate_keys_and_no_gaps() {
         let kv = CachedKv::new(MemoryKv::default());
         let long = "x".repeat(LONGEST + 1);
         for round in 0..4 {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn of_commits_at_the_same_time_the_store_knows_the_later() {
+    fn concurrent_commits_of_a_key_are_not_cached() {
         let kv = CachedKv::new(MemoryKv::default());
         let mut known = kv.write();
         let hash = known.hash(b"a");
@@ -378,12 +378,12 @@ mod tests {
         assert!(known.end(hash));
     }
 
-    /// Where nothing was, only what was put there is looked for, whatever came of it.
+    /// Below an empty prefix only keys put since are looked up, even if they were removed.
     #[test]
-    fn nothing_is_looked_for_where_nothing_was() {
+    fn keys_below_an_empty_prefix_are_not_looked_up() {
         let kv = CachedKv::new(MemoryKv::default());
         let key = |text: &str| format!("e12345678{text}");
-        // Behind its back: found only if it is looked for.
+        // Bypasses the cache: found only if the inner store is read.
         kv.inner.commit(put(&[(&key("a"), Some("1")), (&key("b"), Some("2"))])).unwrap();
         kv.begins(key("").as_bytes());
         assert_eq!(get(&kv, &key("a")), None);
@@ -392,13 +392,13 @@ mod tests {
         kv.inner.commit(put(&[(&key("b"), Some("4"))])).unwrap();
         let hash = kv.read().hash(key("b").as_bytes());
         kv.write().forget(hash, key("b").as_bytes());
-        assert_eq!(get(&kv, &key("b")).as_deref(), Some("4"), "it was there once");
+        assert_eq!(get(&kv, &key("b")).as_deref(), Some("4"), "it was put once");
         assert_eq!(get(&kv, &key("a")), None);
         assert_eq!(get(&kv, "e1234567"), None);
     }
 
     #[test]
-    fn after_a_failure_the_store_is_asked() {
+    fn failed_commit_drops_its_keys_from_the_cache() {
         let inner = MemoryKv::default();
         inner.commit(put(&[("a", Some("1"))])).unwrap();
         inner.fail(Fault::Commit, 1, ErrorKind::NoSpace.into());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_pairs_that_change_together_never_see_one_of_them_go_back() {
+    fn readers_never_see_part_of_a_batch_go_back() {
         let kv = Arc::new(CachedKv::new(MemoryKv::default()));
         kv.commit(put(&[("a", Some("0")), ("b", Some("0"))])).unwrap();
         let number = |key: &str| get(&*kv, key).unwrap().parse::<u32>().unwrap();

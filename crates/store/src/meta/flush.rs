@@ -1,12 +1,11 @@
-//! Group commit: callers that ask for a flush at the same time share one.
+//! Group commit: callers that request a flush at the same time share one.
 
 use forebay_model::Result;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Runs a flush for many callers.
 ///
-/// A caller is served by a flush that *began* after it asked: one that was already running may have missed its
-/// changes.
+/// A caller needs a flush that *began* after its request: one that was already running may have missed its changes.
 #[derive(Default)]
 pub(super) struct Flusher {
     turns: Mutex<Turns>,
@@ -18,12 +17,12 @@ struct Turns {
     begun: u64,
     ended: u64,
     running: bool,
-    /// What the last flush that ended came to.
+    /// The result of the last flush that ended.
     outcome: Option<Result<()>>,
 }
 
 impl Flusher {
-    /// Returns after a flush that began after this call, performed here or by another caller.
+    /// Returns after a flush that began after this call, performed by this or another caller.
     pub(super) fn flush(&self, perform: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut turns = self.turns();
         let mine = turns.begun + 1;
@@ -59,7 +58,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn callers_that_come_during_a_flush_share_the_next_one() {
+    fn callers_that_arrive_during_a_flush_share_the_next_one() {
         let flusher = Arc::new(Flusher::default());
         let flushes = Arc::new(AtomicU64::new(0));
         let (started, first_runs) = channel();
@@ -69,19 +68,19 @@ mod tests {
             std::thread::spawn(move || {
                 flusher.flush(|| {
                     flushes.fetch_add(1, Ordering::SeqCst);
-                    started.send(()).expect("the test listens");
-                    wait_for_go.recv().expect("the test says go");
+                    started.send(()).expect("the test receives");
+                    wait_for_go.recv().expect("the test sends");
                     Ok(())
                 })
             })
         };
         first_runs.recv().expect("the first flush starts");
-        let asked = Arc::new(AtomicU64::new(0));
+        let requested = Arc::new(AtomicU64::new(0));
         let others: Vec<_> = (0..8)
             .map(|_| {
-                let (flusher, flushes, asked) = (flusher.clone(), flushes.clone(), asked.clone());
+                let (flusher, flushes, requested) = (flusher.clone(), flushes.clone(), requested.clone());
                 std::thread::spawn(move || {
-                    asked.fetch_add(1, Ordering::SeqCst);
+                    requested.fetch_add(1, Ordering::SeqCst);
                     flusher.flush(|| {
                         flushes.fetch_add(1, Ordering::SeqCst);
                         Ok(())
@@ -89,15 +88,15 @@ mod tests {
                 })
             })
             .collect();
-        while asked.load(Ordering::SeqCst) < 8 {
+        while requested.load(Ordering::SeqCst) < 8 {
             std::thread::yield_now();
         }
-        assert_eq!(flushes.load(Ordering::SeqCst), 1, "nobody overtakes a running flush");
+        assert_eq!(flushes.load(Ordering::SeqCst), 1, "no caller overtakes a running flush");
         go.send(()).expect("the first flush waits");
         for thread in others.into_iter().chain([first]) {
             thread.join().expect("no panic").expect("no failure");
         }
-        // A thread that had not reached the queue when the first flush ended may need one of its own.
+        // A thread that had not reached the queue when the first flush ended may need another flush.
         assert!((2..=9).contains(&flushes.load(Ordering::SeqCst)));
     }
 }

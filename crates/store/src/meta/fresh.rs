@@ -1,15 +1,15 @@
-//! Prefixes under which nothing was: a key that nobody has put there since need not be looked for.
+//! Prefixes that were declared empty: a key that was not put there since need not be looked up.
 
 use super::hash::{Hashed, Seeded};
 use super::{HEAD, Head};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Most keys that are remembered, by their hashes.
+/// Largest number of remembered keys; each is a hash.
 const MOST: usize = 256 << 10;
-/// A prefix counts for so many keys.
+/// A prefix counts as this many keys.
 const EACH: usize = 16;
 
-/// Such prefixes, and what was put there. Those that were told of first are the first to be forgotten.
+/// The empty prefixes, and the keys put there since. The oldest prefixes are evicted first.
 #[derive(Default)]
 pub(super) struct Fresh {
     under: HashMap<Head, HashSet<u64, Hashed>, Seeded>,
@@ -18,7 +18,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Nothing is under a prefix. One of another length is not remembered.
+    /// Declares a prefix empty. Ignores prefixes of another length.
     pub(super) fn begins(&mut self, prefix: &[u8]) {
         let Ok(prefix) = Head::try_from(prefix) else { return };
         match self.under.insert(prefix, HashSet::default()) {
@@ -31,21 +31,21 @@ impl Fresh {
         self.bound();
     }
 
-    /// A key may be there from now on.
+    /// Records that a key may exist from now on.
     pub(super) fn put(&mut self, key: &[u8], hash: u64) {
         let Some(prefix) = key.first_chunk::<HEAD>() else { return };
-        if let Some(there) = self.under.get_mut(prefix)
-            && there.insert(hash)
+        if let Some(keys) = self.under.get_mut(prefix)
+            && keys.insert(hash)
         {
             self.count += 1;
             self.bound();
         }
     }
 
-    /// Whether a key is not there, for sure.
+    /// Whether a key certainly does not exist.
     pub(super) fn lacks(&self, key: &[u8], hash: u64) -> bool {
         let Some(prefix) = key.first_chunk::<HEAD>() else { return false };
-        self.under.get(prefix).is_some_and(|there| !there.contains(&hash))
+        self.under.get(prefix).is_some_and(|keys| !keys.contains(&hash))
     }
 
     fn bound(&mut self) {
@@ -70,32 +70,32 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_not_lacking_and_the_rest_is() {
+    fn only_keys_put_below_an_empty_prefix_may_exist() {
         let mut fresh = Fresh::default();
         fresh.begins(&key(1, 0)[..HEAD]);
         fresh.put(&key(1, 5), 5);
         fresh.put(&key(2, 6), 6);
         assert!(!fresh.lacks(&key(1, 5), 5) && fresh.lacks(&key(1, 6), 6));
-        assert!(!fresh.lacks(&key(2, 7), 7), "nobody said what was there");
+        assert!(!fresh.lacks(&key(2, 7), 7), "that prefix was not declared empty");
         assert!(!fresh.lacks(b"e", 7));
         fresh.begins(b"e");
         assert!(!fresh.lacks(b"e", 7), "too short");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn empty_prefixes_are_bounded_and_evicted_in_order() {
         let mut fresh = Fresh::default();
         for number in 0..10 {
             fresh.begins(&key(number, 0)[..HEAD]);
             (0..MOST as u64 / 4).for_each(|rest| fresh.put(&key(number, rest), number << 32 | rest));
             assert!(fresh.count <= MOST);
-            assert!(fresh.lacks(&key(number, 0), 1 << 60), "the last one is there");
+            assert!(fresh.lacks(&key(number, 0), 1 << 60), "the last one is kept");
         }
         assert!(!fresh.lacks(&key(0, 0), 1 << 60), "the first one is not");
         assert_eq!(fresh.under.len(), fresh.order.len());
-        let hashes: usize = fresh.under.values().map(|there| there.len() + EACH).sum();
+        let hashes: usize = fresh.under.values().map(|keys| keys.len() + EACH).sum();
         assert_eq!(fresh.count, hashes);
-        // One that is too large for all of it is forgotten.
+        // A prefix with more keys than the limit is evicted.
         fresh.begins(&key(99, 0)[..HEAD]);
         (0..=MOST as u64).for_each(|rest| fresh.put(&key(99, rest), rest));
         assert!(fresh.under.is_empty() && fresh.order.is_empty() && fresh.count == 0);

@@ -1,9 +1,9 @@
-//! A hash for keys: quick for short ones, and another in every process, so that nobody can choose keys that collide.
+//! A hash for keys: fast for short ones, and seeded per process, so that no user can choose colliding keys.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Makes hashes of one seed.
+/// Builds hashers with one seed.
 #[derive(Clone)]
 pub(super) struct Seeded(u64);
 
@@ -21,7 +21,7 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// A hash in the making.
+/// A hasher for one key.
 pub(super) struct Hashing(u64);
 
 impl Hasher for Hashing {
@@ -30,7 +30,7 @@ impl Hasher for Hashing {
     }
 
     fn write_usize(&mut self, number: usize) {
-        // The length of what follows: whatever is hashed here is one string, which has it in its hash anyway.
+        // The length prefix: each key is a single byte string, whose hash covers its length anyway.
         self.0 ^= number as u64;
     }
 
@@ -39,16 +39,16 @@ impl Hasher for Hashing {
     }
 }
 
-/// For keys that are such hashes themselves.
+/// For keys that are already hashes.
 pub(super) type Hashed = BuildHasherDefault<Already>;
 
-/// A hash that is there.
+/// A hasher that returns its input.
 #[derive(Default)]
 pub(super) struct Already(u64);
 
 impl Hasher for Already {
     fn write(&mut self, _: &[u8]) {
-        unreachable!("nothing but hashes is a key here");
+        unreachable!("all keys of this map are hashes");
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -66,7 +66,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn keys_are_told_apart_and_found_again() {
+    fn keys_hash_differently_and_consistently() {
         let (one, other) = (Seeded::default(), Seeded::default());
         let keys: Vec<Vec<u8>> = (0..10_000_u32).map(|number| number.to_be_bytes().repeat(3)).collect();
         let hashes: HashSet<u64> = keys.iter().map(|key| one.hash_one(key)).collect();

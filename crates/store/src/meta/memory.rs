@@ -1,4 +1,4 @@
-//! A metadata store in memory that can crash and fail as a disk does.
+//! A metadata store in memory that simulates crashes and failures of a disk.
 
 use super::{Batch, Kv, Visit};
 use forebay_model::{Error, Result};
@@ -17,17 +17,17 @@ pub struct MemoryKv {
 struct State {
     /// What readers see.
     now: Map,
-    /// What a crash leaves at the least.
+    /// The minimum that a crash leaves.
     durable: Map,
     /// Commits since the last sync, oldest first.
     unsynced: Vec<Batch>,
     faults: Vec<(Fault, u64, Error)>,
 }
 
-/// Which call fails.
+/// The call that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// [`Kv::commit`]; nothing of the batch happens.
+    /// [`Kv::commit`]; nothing of the batch is applied.
     Commit,
     /// [`Kv::sync`]; nothing becomes durable.
     Sync,
@@ -46,7 +46,7 @@ impl MemoryKv {
         self.state().unsynced.len()
     }
 
-    /// The store as a crash of the machine leaves it: everything synced and the first `keep` commits behind it.
+    /// The store after a crash of the machine: everything synced and the first `keep` commits after it.
     #[must_use]
     pub fn crash(&self, keep: usize) -> MemoryKv {
         let state = self.state();
@@ -58,7 +58,7 @@ impl MemoryKv {
         MemoryKv { state: Mutex::new(state) }
     }
 
-    /// Lets the `nth` such call from now on fail with `error`; 1 is the next one.
+    /// Makes the `nth` such call from now on fail with `error`; 1 is the next one.
     pub fn fail(&self, fault: Fault, nth: u64, error: Error) {
         self.state().faults.push((fault, nth, error));
     }
@@ -83,7 +83,7 @@ impl Kv for MemoryKv {
             .take_while(|(key, _)| key.starts_with(prefix))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        // The break is the visitor's way to say enough: there is nothing left to do about it here.
+        // A break only ends the scan.
         let _ = pairs.iter().try_for_each(|(key, value)| visit(key, value));
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Kv for MemoryKv {
 }
 
 impl State {
-    /// Counts a call, and fails it if its time has come.
+    /// Counts a call, and fails it if a fault is due.
     fn strike(&mut self, call: Fault) -> Result<()> {
         for (_, left, _) in self.faults.iter_mut().filter(|(fault, ..)| *fault == call) {
             *left = left.saturating_sub(1);

@@ -1,12 +1,12 @@
-//! Panics of fjall. On damaged files it panics in places where it should return an error, in the calling thread and in
-//! workers of its own. The files are the world, so a panic becomes an error here, at the edge, and nobody hears of it in
-//! another way: what it said is remembered for the error.
+//! Panics of fjall. On damaged files fjall panics in places where it should return an error, in the calling thread and
+//! in its worker threads. This module turns such a panic into an error, suppresses the usual report, and keeps the
+//! message for the error.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// How fjall names its threads.
+/// The prefix of the names of fjall's threads.
 const WORKERS: &str = "fjall";
 
 thread_local! {
@@ -15,22 +15,22 @@ thread_local! {
 
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Runs something of fjall; the error is what it panicked with.
+/// Calls fjall; the error is the message of its panic.
 pub(super) fn run<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    listen();
+    install_hook();
     INSIDE.set(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     INSIDE.set(false);
     done.map_err(|_| last().unwrap_or_else(|| "a panic".to_owned()))
 }
 
-/// What the last panic of fjall in this process said.
+/// The message of fjall's last panic in this process.
 pub(super) fn last() -> Option<String> {
     LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Puts itself before whoever hears of panics, once.
-fn listen() {
+/// Installs the panic hook in front of the existing one, once.
+fn install_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let others = take_hook();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fjall_says_is_remembered_and_nothing_else_is() {
+    fn panic_messages_of_fjall_are_captured() {
         let text = "index 7 out of range";
         assert_eq!(run(|| panic!("{text}")), Err::<(), _>(text.to_owned()));
         assert_eq!(run(|| 5), Ok(5));

@@ -1,15 +1,15 @@
-//! The largest key that the tree may have of every kind of record: what is beyond it need not be looked for.
+//! The largest key of every kind of record that the tree may have: larger keys need no lookup.
 //!
-//! Numbers of files and directories grow, and so do the keys that begin with them: whether a new file has a record of some
-//! kind is asked often, and the answer is mostly that it has none.
+//! Ids of files and directories grow, and so do the keys that begin with them. Records of new files are looked up
+//! often, and mostly do not exist.
 
 const KINDS: usize = 26;
 
-/// By the letter that keys begin with.
+/// Largest keys, by their first letter.
 #[derive(Clone, Default)]
 pub(super) struct Tops([Vec<u8>; KINDS]);
 
-/// The letters that kinds of records have.
+/// The first letters of all kinds of records.
 pub(super) fn letters() -> impl Iterator<Item = u8> {
     (b'a'..).take(KINDS)
 }
@@ -24,7 +24,7 @@ impl Tops {
         kind(key).is_none_or(|kind| key <= self.0[kind].as_slice())
     }
 
-    /// The tree is about to get a key, or has it.
+    /// Records that the tree has a key, or is about to.
     pub(super) fn raise(&mut self, key: &[u8]) {
         if let Some(kind) = kind(key)
             && key > self.0[kind].as_slice()
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_beyond_the_largest_of_its_kind_is_there() {
+    fn keys_beyond_the_largest_of_their_kind_are_absent() {
         let mut tops = Tops::default();
         assert!(!tops.may_have(b"i1") && tops.may_have(b"\0ahead") && tops.may_have(b""));
         for key in ["i3", "i1", "s7", "e"] {

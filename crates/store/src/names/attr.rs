@@ -1,6 +1,6 @@
-//! Attributes, and who may change them.
+//! Attributes, and the permissions to change them.
 
-use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, demand, is_owner};
+use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, check_access, is_owner};
 use crate::meta::Batch;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Result, ServerId, SetTime,
@@ -8,7 +8,7 @@ use forebay_model::{
 };
 
 impl Names {
-    /// Fails unless `who` may open a file for this.
+    /// Fails unless `who` may open a file with this access.
     pub fn check_open(&self, who: &Identity, file: FileId, access: Access) -> Result<Inode> {
         let inode = self.inode(file)?;
         match inode.kind() {
@@ -21,16 +21,17 @@ impl Names {
                 return Err(Error::new(ErrorKind::TooManyLinks, text));
             }
             FileKind::Special(_) => {
-                let text = format!("file {file} is a pipe, socket or device: only a kernel can open it");
+                let text =
+                    format!("file {file} is a pipe, socket or device: only a client's kernel can open it");
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
             FileKind::File | FileKind::Directory => {}
         }
-        demand(who, file, &inode, access)?;
+        check_access(who, file, &inode, access)?;
         Ok(inode)
     }
 
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
         match self.inode(file)?.body {
             Body::Symlink { target } => Ok(target),
@@ -38,7 +39,7 @@ impl Names {
         }
     }
 
-    /// Changes attributes, all that are asked for or none.
+    /// Changes all given attributes or none.
     pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Attempt<Inode> {
         let _held = self.locks.hold(&[file]);
         self.holds.file_is_free(file)?;
@@ -47,19 +48,19 @@ impl Names {
         if *change == Change::default() {
             return Ok(inode.clone());
         }
-        demand_owner_change(who, file, inode, change)?;
-        demand_mode_change(who, file, inode, change)?;
-        demand_time_change(who, file, inode, change)?;
-        if self.is_several() && inode.kind() == FileKind::Directory && is_seen_by_others(change) {
-            self.copies.demand_none_lent(file)?;
+        check_owner_change(who, file, inode, change)?;
+        check_mode_change(who, file, inode, change)?;
+        check_time_change(who, file, inode, change)?;
+        if self.is_cluster() && inode.kind() == FileKind::Directory && is_seen_by_others(change) {
+            self.copies.check_none_lent(file)?;
         }
-        apply(who, inode, change, now);
+        apply(who, inode, change, (now, self.times().time_of(now)));
         let result = inode.clone();
         edit.commit()?;
         Ok(result)
     }
 
-    /// Says how files that will be made in a directory are laid out.
+    /// Sets the layout of new files in a directory.
     pub fn set_striping(
         &self,
         who: &Identity,
@@ -71,9 +72,9 @@ impl Names {
         self.holds.file_is_free(dir)?;
         let mut edit = self.edit();
         let inode = edit.inode(dir)?;
-        owner_only(who, dir, inode, "layout")?;
-        if self.is_several() {
-            self.copies.demand_none_lent(dir)?;
+        check_owner(who, dir, inode, "layout")?;
+        if self.is_cluster() {
+            self.copies.check_none_lent(dir)?;
         }
         match &mut inode.body {
             Body::Directory { striping, .. } => *striping = new,
@@ -89,7 +90,7 @@ impl Names {
         Ok(result)
     }
 
-    /// Notes what is known of the length of a file whose bytes several servers hold.
+    /// Records what is known of the size of a striped file.
     pub fn note_extent(&self, file: FileId, new: Extent) -> Result<()> {
         match self.inode(file)?.body {
             Body::File { extent, .. } if extent == new => Ok(()),
@@ -97,7 +98,7 @@ impl Names {
         }
     }
 
-    /// The same, committed by `via`, which has more to do with it.
+    /// Like [`Names::note_extent`], but committed by `via` together with other changes.
     pub fn note_extent_via(
         &self,
         file: FileId,
@@ -113,26 +114,25 @@ impl Names {
         edit.commit_via(via)
     }
 
-    /// The bytes of a file that a store held are held by another life of it.
-    pub fn note_incarnation(&self, file: FileId, server: ServerId, life: Incarnation) -> Result<()> {
+    /// Records that a file's bytes on a server belong to another incarnation of its store.
+    pub fn note_incarnation(&self, file: FileId, server: ServerId, current: Incarnation) -> Result<()> {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         if let Body::File { layout, incarnations, .. } = &mut edit.inode(file)?.body {
             let held = layout.servers.iter().zip(incarnations).filter(|(holder, _)| **holder == server);
-            held.for_each(|(_, incarnation)| *incarnation = life);
+            held.for_each(|(_, incarnation)| *incarnation = current);
         }
         edit.commit()
     }
 
-    /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its
-    /// group's rights.
+    /// Clears the set-id bits of a file because a user other than root changes its bytes.
     pub fn drop_set_id(&self, file: FileId, now: Stamp) -> Result<()> {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
         let before = inode.mode;
         inode.mode &= !SET_UID;
-        // Without group execution the bit means something else.
+        // Without group execute permission the bit has another meaning.
         if inode.mode & 0o010 != 0 {
             inode.mode &= !SET_GID;
         }
@@ -144,22 +144,22 @@ impl Names {
     }
 }
 
-/// Whether copies of a directory would no longer be true.
+/// Whether a change invalidates copies of a directory.
 fn is_seen_by_others(change: &Change) -> bool {
     change.mode.is_some() || change.uid.is_some() || change.gid.is_some()
 }
 
-fn apply(who: &Identity, inode: &mut Inode, change: &Change, now: Stamp) {
+fn apply(who: &Identity, inode: &mut Inode, change: &Change, (now, time): (Stamp, Time)) {
     let moment = |set: SetTime| match set {
-        SetTime::Now => Time::from(now),
+        SetTime::Now => time,
         SetTime::To(time) => time,
     };
     if change.uid.is_some() || change.gid.is_some() {
         inode.uid = change.uid.unwrap_or(inode.uid);
         inode.gid = change.gid.unwrap_or(inode.gid);
         if inode.kind() != FileKind::Directory {
-            // A program must not run with the rights of an owner who did not ask for that. The bit without group
-            // execution means something else, and stays for those in the group.
+            // A program must not run with the rights of an owner that did not request it. Without group execute
+            // permission the set-gid bit has another meaning, and stays for members of the group.
             inode.mode &= !SET_UID;
             if inode.mode & 0o010 != 0 || !in_group(who, inode) {
                 inode.mode &= !SET_GID;
@@ -187,7 +187,7 @@ fn in_group(who: &Identity, inode: &Inode) -> bool {
     who.is_root() || who.in_group(inode.gid)
 }
 
-fn demand_owner_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
+fn check_owner_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
     if who.is_root() {
         return Ok(());
     }
@@ -210,7 +210,7 @@ fn demand_owner_change(who: &Identity, file: FileId, inode: &Inode, change: &Cha
     Ok(())
 }
 
-fn demand_mode_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
+fn check_mode_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
     let Some(mode) = change.mode else { return Ok(()) };
     if inode.kind() == FileKind::Symlink {
         let text = format!("file {file} is a symbolic link: its mode cannot be changed");
@@ -222,14 +222,14 @@ fn demand_mode_change(who: &Identity, file: FileId, inode: &Inode, change: &Chan
             format!("a mode has at most the bits 7777, not {mode:o}"),
         ));
     }
-    owner_only(who, file, inode, "mode")
+    check_owner(who, file, inode, "mode")
 }
 
-fn demand_time_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
+fn check_time_change(who: &Identity, file: FileId, inode: &Inode, change: &Change) -> Result<()> {
     match (change.atime, change.mtime) {
         (None, None) => return Ok(()),
         (Some(SetTime::Now), Some(SetTime::Now)) if !is_owner(who, inode) => {
-            return demand(who, file, inode, Access::WRITE);
+            return check_access(who, file, inode, Access::WRITE);
         }
         _ => {}
     }
@@ -238,10 +238,10 @@ fn demand_time_change(who: &Identity, file: FileId, inode: &Inode, change: &Chan
             return Err(Error::new(ErrorKind::Invalid, "a time has fewer than 1,000,000,000 nanoseconds"));
         }
     }
-    owner_only(who, file, inode, "times")
+    check_owner(who, file, inode, "times")
 }
 
-fn owner_only(who: &Identity, file: FileId, inode: &Inode, what: &str) -> Result<()> {
+fn check_owner(who: &Identity, file: FileId, inode: &Inode, what: &str) -> Result<()> {
     if is_owner(who, inode) {
         return Ok(());
     }

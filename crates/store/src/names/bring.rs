@@ -1,4 +1,4 @@
-//! Names of what was found behind.
+//! Importing files from the back end into the namespace.
 
 use super::key::{self, Target};
 use super::{Attempt, Body, Inode, Names, damaged, taken};
@@ -6,14 +6,14 @@ use crate::meta::Batch;
 use forebay_model::{FileId, FileKind, Gid, Name, Result, Stamp, Time, Uid};
 use std::ops::ControlFlow;
 
-/// Something that was found behind, and is to have a name here.
+/// A file found in the back end, to be imported.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// What it is.
+    /// Fields specific to its type.
     pub body: Body,
     /// Permission bits with set-id and sticky, `0o7777`.
     pub mode: u16,
-    /// Its owner.
+    /// Owner and group.
     pub owner: (Uid, Gid),
     /// Last access.
     pub atime: Time,
@@ -24,8 +24,8 @@ pub struct Arrival {
 }
 
 impl Names {
-    /// Gives something a name that has it behind already. Nobody is asked whether he may: nothing new comes to be. The
-    /// changes that `with` makes for the new file happen together with it.
+    /// Creates an entry for a file that already exists in the back end. No permission is checked, because the file is
+    /// not new. The batch that `with` builds for the new file is committed with it.
     pub fn bring(
         &self,
         dir: FileId,
@@ -41,6 +41,7 @@ impl Names {
             return Err(taken(dir, name).into());
         }
         let Arrival { body, mode, owner, atime, mtime, ctime } = arrival;
+        let ctime = self.times().kept(ctime);
         let inode = Inode { atime, mtime, ctime, ..Inode::new(body, dir, mode & 0o7777, owner, now) };
         let kind = inode.kind();
         edit.count(dir, i32::from(kind == FileKind::Directory))?;
@@ -52,19 +53,19 @@ impl Names {
         Ok((file, inode))
     }
 
-    /// Shows a file's inode, none if it has gone, while it neither gets nor loses a name.
+    /// Passes a file's inode to `act`, or `None` if it is gone, while the file neither gains nor loses a name.
     pub fn hold<T>(&self, file: FileId, act: impl FnOnce(Option<&Inode>) -> Result<T>) -> Attempt<T> {
         let _held = self.locks.hold(&[file]);
         self.holds.file_is_free(file)?;
         Ok(act(self.find_inode(file)?.as_ref())?)
     }
 
-    /// Whether a name leads to a file.
+    /// Whether an entry leads to a file.
     pub fn leads(&self, dir: FileId, name: &Name, file: FileId) -> Result<bool> {
         Ok(self.entry(dir, name)?.is_some_and(|target| target.file == file))
     }
 
-    /// The names that a file has in a directory.
+    /// The names of a file in a directory.
     pub fn names_in(&self, dir: FileId, file: FileId) -> Result<Vec<Name>> {
         let (mut names, mut bad) = (Vec::new(), None);
         self.kv.scan(&key::entries(dir), &[], &mut |key, value| {

@@ -1,12 +1,12 @@
-//! From a directory up to the root.
+//! Walking from a directory up to the root.
 
-use super::{Attempt, DirCopy, MAX_TRIES, Names, Stopped, damaged, demand, no_file};
+use super::{Attempt, DirCopy, MAX_TRIES, Names, Stopped, check_access, damaged, no_file};
 use forebay_model::{Access, ErrorKind, FileId, FileKind, Identity, Name};
 
 impl Names {
-    /// Fails unless `who` could have come to this file by a path: by one of its names, with search permission on
-    /// every directory from the root down. For requests that name a file by nothing but its id: a file of ours, or
-    /// any directory.
+    /// Fails unless `who` could reach this file by a path: by one of its names, with search permission on every
+    /// directory from the root down. For requests that identify a file on this server, or any directory, by its id
+    /// alone.
     pub fn reach(&self, who: &Identity, file: FileId) -> Attempt<()> {
         if !self.is_here(file) {
             return self.reach_directory(who, file);
@@ -17,7 +17,7 @@ impl Names {
         }
         let mut refusal = no_file(file);
         for &dir in &inode.parents {
-            let reached = self.dir(dir).and_then(|copy| Ok(demand(who, dir, &copy, Access::EXECUTE)?));
+            let reached = self.dir(dir).and_then(|copy| Ok(check_access(who, dir, &copy, Access::EXECUTE)?));
             match reached.and_then(|()| self.reach_directory(who, dir)) {
                 Err(Stopped::Failed(error)) => refusal = error,
                 reached => return reached,
@@ -26,8 +26,7 @@ impl Names {
         Err(refusal.into())
     }
 
-    /// Whether names from the root on still lead to a directory, one after the other, and `who` may search all
-    /// directories on the way but the last.
+    /// Whether a path from the root still leads to a directory, and `who` may search all directories above it.
     pub fn leads_to(&self, who: &Identity, path: &[Name], dir: FileId) -> Attempt<bool> {
         let mut left = path;
         let mut leads = true;
@@ -51,11 +50,11 @@ impl Names {
         if !expect(copy.name.as_ref()) {
             return Ok(false);
         }
-        // What cannot be searched counts only on a way that still is one, and there the uppermost first.
+        // A missing search permission matters only if the path is still correct; the topmost one is reported.
         let mut refusal = None;
         self.climb(dir, |id, copy| {
             let goes_on = expect(copy.name.as_ref());
-            if goes_on && let Err(error) = demand(who, id, copy, Access::EXECUTE) {
+            if goes_on && let Err(error) = check_access(who, id, copy, Access::EXECUTE) {
                 refusal = Some(error);
             }
             Ok(goes_on)
@@ -74,7 +73,7 @@ impl Names {
         if who.is_root() {
             return self.dir(dir).map(drop);
         }
-        self.climb(dir, |id, copy| Ok(demand(who, id, copy, Access::EXECUTE).map(|()| true)?))
+        self.climb(dir, |id, copy| Ok(check_access(who, id, copy, Access::EXECUTE).map(|()| true)?))
     }
 
     /// Whether directory `inner` is `outer` or somewhere below it.
@@ -87,14 +86,14 @@ impl Names {
         Ok(found)
     }
 
-    /// A directory, once it is settled where it is.
+    /// A directory, once no intent has it locked.
     pub(super) fn settled_dir(&self, id: FileId) -> Attempt<DirCopy> {
         self.holds.file_is_free(id)?;
         self.dir(id)
     }
 
-    /// Shows the directories above `id`, one after the other up to the root, until `visit` says no. Starts again
-    /// when a directory moves and its former parent goes meanwhile.
+    /// Visits the directories above `id` up to the root, until `visit` breaks. Starts again if a directory moves and
+    /// its former parent is removed meanwhile.
     pub(super) fn climb(
         &self,
         id: FileId,
@@ -104,7 +103,7 @@ impl Names {
         let (mut steps, mut tries, mut mark) = (0_u64, 0, None);
         while at != FileId::ROOT {
             let above = copy.parent;
-            // What was met before is met again: they lead in a circle, unless they moved meanwhile.
+            // A directory visited before appears again: a loop, unless a directory moved meanwhile.
             let next = match mark == Some(above) {
                 true => None,
                 false => unless_gone(self.settled_dir(above))?,

@@ -1,18 +1,18 @@
-//! Whose attributes a record is part of.
+//! Maps a changed record to the file whose attributes it affects.
 
 use super::key::{ENTRIES, INODES, SHARES, Target, split_id};
 use super::{Body, Inode};
 use forebay_model::FileId;
 
-/// What a change of a record is about.
+/// The effect of a changed record.
 pub(crate) struct Concern {
-    /// The file whose attributes, or names, change.
+    /// The file whose attributes or names change.
     pub(crate) file: FileId,
-    /// Whether ways through it may lead elsewhere, or be closed, from then on.
+    /// Whether paths through it may change or become inaccessible.
     pub(crate) tree: bool,
 }
 
-/// What a change of a record is about, if that is a file. A name that goes away is known by the inode that loses it.
+/// The effect of a changed record, if it concerns a file. A removed name is reported by the inode that loses it.
 pub(crate) fn concern(key: &[u8], value: Option<&[u8]>) -> Option<Concern> {
     let (letter, _) = key.split_at_checked(1)?;
     match (letter, value) {
@@ -28,8 +28,8 @@ pub(crate) fn concern(key: &[u8], value: Option<&[u8]>) -> Option<Concern> {
     }
 }
 
-/// Whether this is a directory whose mode, owner, parent or name has changed since it was made. One that goes away takes
-/// nothing with it: it is empty.
+/// Whether this is a directory whose mode, owner, parent or name has changed since its creation. A removed directory
+/// affects no path: it is empty.
 fn is_known_elsewhere(file: FileId, inode: &[u8]) -> bool {
     let inode = Inode::decode(file, inode);
     inode.is_ok_and(|inode| matches!(inode.body, Body::Directory { epoch, .. } if epoch > 0))

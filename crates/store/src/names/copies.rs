@@ -1,40 +1,40 @@
-//! Directories of other servers, on lease; and directories of our own that others may hold copies of.
+//! Leased copies of other servers' directories, and our own directories that are lent to them.
 
-use super::talk::{Ask, DirCopy, Told};
+use super::talk::{DirCopy, NameReply, NameRequest};
 use super::{Attempt, Names, Obstacle, no_file};
 use forebay_model::{Error, ErrorKind, FileId, Members, Result, ServerId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Most copies that are kept.
+/// Maximum number of copies.
 const MOST_COPIES: usize = 1 << 16;
-/// Most of our own directories of which we know that others hold copies; beyond that we take it for granted.
+/// Maximum number of our own directories tracked as lent; beyond that, every directory counts as lent.
 const MOST_LENT: usize = 1 << 20;
-/// Drops are counted apart for so many groups of directories.
+/// Number of groups of directories with separate drop counters.
 const GROUPS: usize = 256;
 
-/// Whether what was learnt from a server still counts.
+/// Whether the lease on a server's replies is still valid.
 pub type Leased = dyn Fn(ServerId) -> bool + Send + Sync;
 
-/// The servers around this one.
+/// The other servers of the cluster.
 pub(super) struct Around {
     pub(super) members: Arc<Members>,
     pub(super) leased: Box<Leased>,
 }
 
-/// Something to ask another server because of an obstacle.
+/// A request to another server that resolves an obstacle.
 #[derive(Debug)]
 pub struct Question {
-    /// Whom.
+    /// The receiver.
     pub server: ServerId,
-    /// What.
-    pub ask: Ask,
-    /// How often copies of its like were dropped when it was asked.
+    /// The request.
+    pub ask: NameRequest,
+    /// The drop counter of the directory's group when the request was sent.
     drops: u64,
 }
 
-/// What to do after an answer.
+/// How to continue after a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heard {
     /// Try again.
@@ -45,24 +45,24 @@ pub enum Heard {
 
 pub(super) struct Copies {
     dirs: RwLock<HashMap<FileId, DirCopy>>,
-    /// An answer that was on its way while a copy was dropped must not bring it back.
+    /// A reply in flight while a copy is dropped must not restore the copy.
     drops: Vec<AtomicU64>,
     ours: Mutex<Ours>,
-    /// Whether copies of a former life of this server may be around.
+    /// Whether copies lent by a former run of this server may still exist.
     former: AtomicBool,
 }
 
-/// Directories of our own.
+/// Our own directories.
 #[derive(Default)]
 struct Ours {
     lent: HashSet<FileId>,
-    /// Those that are known to survive the death of the machine.
+    /// Those known to survive a crash of the machine.
     durable: HashSet<FileId>,
-    /// Those that are about to change: how many wait for that, and how many of them know that no copies are left.
+    /// Those about to change: the number of pending changes, and how many of these know that no copies are left.
     withdrawn: HashMap<FileId, (u32, u32)>,
 }
 
-/// For as long as it lives nobody gets a copy of a directory.
+/// While it exists, no server gets a copy of a directory.
 pub struct Withdrawal {
     copies: Arc<Copies>,
     dir: FileId,
@@ -94,14 +94,14 @@ impl Copies {
         if self.group(dir).load(Ordering::SeqCst) != drops {
             return;
         }
-        // All of them are asked for again within a lease's time anyway.
+        // All of them would be requested again within the lease time anyway.
         if dirs.len() >= MOST_COPIES {
             dirs.clear();
         }
         dirs.insert(dir, copy);
     }
 
-    /// The caller holds the stripe of the directory, so that nothing that used the copy is still under way.
+    /// The caller holds the stripe of the directory, so that no operation that uses the copy is in progress.
     pub(super) fn drop_copy(&self, dir: FileId) {
         let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
         self.group(dir).fetch_add(1, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl Copies {
         self.ours.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that another server gets a copy, unless the directory is about to change.
+    /// Records that another server gets a copy, unless the directory is about to change.
     pub(super) fn lend(&self, dir: FileId) -> Attempt<()> {
         let mut ours = self.ours();
         if ours.withdrawn.contains_key(&dir) {
@@ -147,7 +147,7 @@ impl Copies {
     }
 
     /// Fails if another server may hold a copy of a directory.
-    pub(super) fn demand_none_lent(&self, dir: FileId) -> Attempt<()> {
+    pub(super) fn check_none_lent(&self, dir: FileId) -> Attempt<()> {
         let ours = self.ours();
         match ours.withdrawn.get(&dir) {
             Some(&(_, complete)) if complete > 0 => Ok(()),
@@ -158,7 +158,7 @@ impl Copies {
 }
 
 impl Withdrawal {
-    /// All others have dropped their copies, or these count no more.
+    /// All other servers have dropped their copies, or their leases have expired.
     pub fn complete(&mut self) {
         let mut ours = self.copies.ours();
         ours.lent.remove(&self.dir);
@@ -185,11 +185,11 @@ impl Drop for Withdrawal {
 }
 
 impl Names {
-    /// Tells the namespace who is around; `leased` says whether what a server said of its directories still counts.
-    /// Before that, the server is alone. Only the first call counts.
+    /// Sets the servers of the cluster; `leased` reports whether the lease on a server's replies is valid. Before that,
+    /// the server is a single one. Only the first call has an effect.
     pub fn join(&self, members: Arc<Members>, leased: Box<Leased>) -> Result<()> {
         if !members.contains(self.server()) {
-            let text = format!("server {} is not one of the servers that it is to join", self.server());
+            let text = format!("server {} is not in the list of servers that it joins", self.server());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         if members.first() == self.server() && self.find_inode(FileId::ROOT)?.is_none() {
@@ -200,57 +200,61 @@ impl Names {
             );
             return Err(Error::new(ErrorKind::BadStore, text));
         }
-        // Whoever comes second finds the list in its place.
+        // A second call keeps the first list.
         let _ = self.around.set(Around { members, leased });
         Ok(())
     }
 
-    /// Whom to ask what because of an obstacle; nobody if there is nothing to do but to wait.
+    /// The request that resolves an obstacle; `None` if the caller can only wait.
     #[must_use]
     pub fn question(&self, obstacle: &Obstacle) -> Option<Question> {
         let (server, ask) = match *obstacle {
-            Obstacle::Directory(dir) => (self.authority(dir), Ask::Copy(dir)),
-            Obstacle::Intent(intent) => (intent.coordinator(), Ask::Verdict(intent)),
+            Obstacle::Directory(dir) => (self.authority(dir), NameRequest::Copy(dir)),
+            Obstacle::Intent(intent) => (intent.coordinator(), NameRequest::Verdict(intent)),
             Obstacle::Copies(_) | Obstacle::Several | Obstacle::Busy => return None,
         };
         let drops = match ask {
-            Ask::Copy(dir) => self.copies.group(dir).load(Ordering::SeqCst),
+            NameRequest::Copy(dir) => self.copies.group(dir).load(Ordering::SeqCst),
             _ => 0,
         };
         (server != self.server()).then_some(Question { server, ask, drops })
     }
 
-    /// Takes the answer to a question.
-    pub fn hear(&self, question: Question, told: Told) -> Result<Heard> {
-        match (question.ask, told) {
-            (Ask::Copy(dir), Told::Copy(copy)) => self.copies.learn(dir, copy, question.drops),
-            (Ask::Verdict(intent), Told::Verdict(Some(verdict))) => self.finish(intent, verdict)?,
-            (Ask::Verdict(_), Told::Verdict(None)) | (_, Told::Busy) => return Ok(Heard::Pause),
-            (ask, told) => return Err(nonsense(question.server, &ask, &told)),
+    /// Handles the reply to a request.
+    pub fn hear(&self, question: Question, reply: NameReply) -> Result<Heard> {
+        match (question.ask, reply) {
+            (NameRequest::Copy(dir), NameReply::Copy(copy)) => self.copies.learn(dir, copy, question.drops),
+            (NameRequest::Verdict(intent), NameReply::Verdict(Some(verdict))) => {
+                self.finish(intent, verdict)?;
+            }
+            (NameRequest::Verdict(_), NameReply::Verdict(None)) | (_, NameReply::Busy) => {
+                return Ok(Heard::Pause);
+            }
+            _ => return Err(unexpected_reply(question.server)),
         }
         Ok(Heard::GoOn)
     }
 
-    /// From now on, until the result is dropped, nobody gets a copy of this directory of ours.
+    /// Until the result is dropped, no server gets a copy of this directory of ours.
     #[must_use]
     pub fn withdraw(&self, dir: FileId) -> Withdrawal {
         self.copies.ours().withdrawn.entry(dir).or_default().0 += 1;
         Withdrawal { copies: Arc::clone(&self.copies), dir, complete: false }
     }
 
-    /// Another server began a new life: what it said before counts no more.
+    /// Drops all copies of a server's directories, because that server has restarted.
     pub fn forget_copies(&self, of: ServerId) {
-        // Whoever used a copy just now did so while it counted.
+        // An operation that used a copy until now did so under a valid lease.
         let _held = self.locks.hold_all();
         self.copies.drop_all(|dir| self.authority(dir) == of);
     }
 
-    /// A lease's time has passed since this server was opened: nobody can hold copies of its former life.
+    /// The lease time has passed since this server was opened: no copies from its former run exist.
     pub fn outlived_leases(&self) {
         self.copies.former.store(false, Ordering::SeqCst);
     }
 
-    /// Drops the copy of a directory; whatever used it is over.
+    /// Drops the copy of a directory; no operation uses it any more.
     pub(super) fn drop_copy(&self, dir: FileId) {
         let _held = self.locks.hold(&[dir]);
         self.copies.drop_copy(dir);
@@ -265,7 +269,7 @@ impl Names {
         let copy = self.directory(dir)?.copy();
         self.copies.lend(dir)?;
         drop(held);
-        // Whoever makes entries in it relies on it being there after a crash.
+        // A server that creates entries in it relies on its existence after a crash.
         if !self.copies.is_durable(dir) {
             self.kv.sync()?;
             self.copies.note_durable(dir);
@@ -274,8 +278,9 @@ impl Names {
     }
 }
 
-pub(super) fn nonsense(server: ServerId, ask: &Ask, told: &Told) -> Error {
-    let text =
-        format!("server {server} was asked {ask:?} and answered {told:?}: are all servers of one version?");
+pub(super) fn unexpected_reply(server: ServerId) -> Error {
+    let text = format!(
+        "server {server} sent an unexpected reply about names: check that all servers run the same version"
+    );
     Error::new(ErrorKind::Protocol, text)
 }

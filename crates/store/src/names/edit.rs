@@ -1,4 +1,4 @@
-//! One change of the namespace: inodes are read, changed in memory, and written together.
+//! One change of the namespace: inodes are read, changed in memory and written together.
 
 use super::key::{self, Target};
 use super::share::Share;
@@ -8,10 +8,10 @@ use forebay_model::{FileId, Name, Result, Stamp};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-/// A change in the making. Whoever makes it holds the locks of all it touches.
+/// A change in progress. The caller holds the locks of everything it touches.
 pub(super) struct Edit<'a> {
     names: &'a Names,
-    /// Few: they are looked for one by one.
+    /// Few, so that a linear search is enough.
     inodes: Vec<(FileId, Inode)>,
     shares: Vec<(FileId, Share)>,
     batch: Batch,
@@ -25,7 +25,7 @@ impl<'a> Edit<'a> {
         Edit { names, inodes, shares, batch: Batch::default(), made: 0, gone: 0 }
     }
 
-    /// An inode, to be read or changed; whatever is changed is written by [`Edit::commit`].
+    /// An inode, to be read or changed; [`Edit::commit`] writes it.
     pub(super) fn inode(&mut self, id: FileId) -> Result<&mut Inode> {
         let at = match self.inodes.iter().position(|(known, _)| *known == id) {
             Some(at) => at,
@@ -38,14 +38,14 @@ impl<'a> Edit<'a> {
         Ok(&mut self.inodes[at].1)
     }
 
-    /// Notes that entries of a directory changed here, and by how many those of directories.
+    /// Records that entries of a directory on this server changed, and the change of the number of subdirectories.
     pub(super) fn entries_changed(&mut self, dir: FileId, subdirs: i32, now: Stamp) -> Result<()> {
         let share = self.share(dir)?;
         self.set_share(dir, share.changed(dir, subdirs, now)?);
         Ok(())
     }
 
-    /// Counts directories that were in a directory already, unknown.
+    /// Adjusts the number of subdirectories without recording a change of entries.
     pub(super) fn count(&mut self, dir: FileId, subdirs: i32) -> Result<()> {
         let share = self.share(dir)?;
         self.set_share(dir, share.counted(dir, subdirs)?);
@@ -64,13 +64,13 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Forgets what was counted for a directory that is gone.
+    /// Removes the share of a directory that is gone.
     pub(super) fn drop_share(&mut self, dir: FileId) {
         self.shares.retain(|(known, _)| *known != dir);
         self.batch.remove(key::share(dir));
     }
 
-    /// Adds a new inode, as it stays.
+    /// Adds a new inode in its final state.
     pub(super) fn make(&mut self, id: FileId, inode: &Inode) {
         self.batch.put(key::inode(id), inode.encode());
         self.made += 1;
@@ -84,16 +84,16 @@ impl<'a> Edit<'a> {
         self.batch.remove(key::entry(dir, name));
     }
 
-    /// Notes that a file has no name left.
+    /// Records that a file has no name left.
     pub(super) fn orphan(&mut self, id: FileId) {
         self.batch.put(key::orphan(id), []);
     }
 
-    /// Removes everything about a file but the note that it has no name.
+    /// Removes all records of a file except its orphan record.
     pub(super) fn erase(&mut self, id: FileId) -> Result<()> {
         self.inodes.retain(|(known, _)| *known != id);
         self.batch.remove(key::inode(id));
-        if self.names.adorned.may_have(id) {
+        if self.names.xattr_filter.may_have(id) {
             let batch = &mut self.batch;
             self.names.kv.scan(&key::xattrs(id), &[], &mut |key, _| {
                 batch.remove(key);
@@ -112,18 +112,18 @@ impl<'a> Edit<'a> {
         self.batch.remove(key);
     }
 
-    /// Adds changes of others that happen together with this one.
+    /// Adds a batch that is committed with this change.
     pub(super) fn append(&mut self, batch: Batch) {
         self.batch.append(batch);
     }
 
-    /// Makes the change; all of it or nothing.
+    /// Commits the change atomically.
     pub(super) fn commit(self) -> Result<()> {
         let kv = self.names.kv.clone();
         self.commit_via(|batch| kv.commit(batch))
     }
 
-    /// Makes the change, with what else has to be done before and together with it.
+    /// Commits the change with `via`, which may add to it and do work first.
     pub(super) fn commit_via(self, via: impl FnOnce(Batch) -> Result<()>) -> Result<()> {
         let (names, made, gone) = (self.names, self.made, self.gone);
         via(self.into_batch())?;

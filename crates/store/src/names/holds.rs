@@ -1,5 +1,5 @@
-//! What intents have locked: entries, inodes, sealed directories. Kept in memory; the notes of prepared parts in the
-//! store bring it back after a start.
+//! Locks of intents on entries, inodes and sealed directories. They are in memory; after a restart they are restored
+//! from the prepared parts in the store.
 
 use super::talk::{IntentId, Part};
 use super::{Attempt, Obstacle};
@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whoever asks holds the stripes of what is asked about, if the answer has to stay true.
+/// A caller that needs the result to stay true holds the stripes of the ids concerned.
 #[derive(Default)]
 pub(super) struct Holds {
-    /// How many there are, so that nobody pays for what is rarely there.
+    /// Number of locks, so that the common case of none is cheap.
     count: AtomicUsize,
     held: Mutex<Held>,
 }
@@ -28,7 +28,7 @@ impl Holds {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, who: impl FnOnce(&Held) -> Option<IntentId>) -> Attempt<()> {
+    fn check(&self, who: impl FnOnce(&Held) -> Option<IntentId>) -> Attempt<()> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
@@ -38,40 +38,40 @@ impl Holds {
         }
     }
 
-    /// Fails if it is open where a name leads.
+    /// Fails if an intent may change the target of an entry.
     pub(super) fn entry_is_settled(&self, dir: FileId, name: &Name) -> Attempt<()> {
-        self.ask(|held| held.entry(dir, name))
+        self.check(|held| held.entry(dir, name))
     }
 
-    /// Fails if a name cannot be changed just now.
+    /// Fails if an entry cannot be changed now.
     pub(super) fn entry_is_free(&self, dir: FileId, name: &Name) -> Attempt<()> {
-        self.ask(|held| held.entry(dir, name).or_else(|| held.sealed.get(&dir).copied()))
+        self.check(|held| held.entry(dir, name).or_else(|| held.sealed.get(&dir).copied()))
     }
 
-    /// Fails if it is open where some name of a directory leads.
+    /// Fails if an intent may change any entry of a directory.
     pub(super) fn entries_are_settled(&self, dir: FileId) -> Attempt<()> {
-        self.ask(|held| held.entries.get(&dir).and_then(|names| names.values().next().copied()))
+        self.check(|held| held.entries.get(&dir).and_then(|names| names.values().next().copied()))
     }
 
-    /// Fails if it is open which names a file has.
+    /// Fails if an intent may change the names of a file.
     pub(super) fn file_is_free(&self, file: FileId) -> Attempt<()> {
-        self.ask(|held| held.inodes.get(&file).copied())
+        self.check(|held| held.inodes.get(&file).copied())
     }
 
-    /// An intent that has locked what one of these parts needs.
-    pub(super) fn in_the_way<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Option<IntentId> {
+    /// An intent that has locked something one of these parts needs.
+    pub(super) fn conflicting<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Option<IntentId> {
         let held = self.held();
-        parts.find_map(|part| held.in_the_way(part))
+        parts.find_map(|part| held.conflicting(part))
     }
 
-    /// Locks all of an intent's parts; or nothing, and says which intent is in the way.
+    /// Locks all parts of an intent; or nothing, and returns the conflicting intent.
     pub(super) fn take<'a>(
         &self,
         intent: IntentId,
         parts: impl Iterator<Item = &'a Part> + Clone,
     ) -> Result<(), IntentId> {
         let mut held = self.held();
-        if let Some(other) = parts.clone().find_map(|part| held.in_the_way(part)) {
+        if let Some(other) = parts.clone().find_map(|part| held.conflicting(part)) {
             return Err(other);
         }
         let mut count = 0;
@@ -83,7 +83,7 @@ impl Holds {
         Ok(())
     }
 
-    /// Gives them back.
+    /// Releases the parts of an intent.
     pub(super) fn release<'a>(&self, intent: IntentId, parts: impl Iterator<Item = &'a Part>) {
         let mut held = self.held();
         let removed = parts.map(|part| usize::from(held.remove(intent, part))).sum();
@@ -96,7 +96,7 @@ impl Held {
         self.entries.get(&dir).and_then(|names| names.get(name)).copied()
     }
 
-    fn in_the_way(&self, part: &Part) -> Option<IntentId> {
+    fn conflicting(&self, part: &Part) -> Option<IntentId> {
         match part {
             Part::Entry { dir, name, .. } => self.entry(*dir, name).or_else(|| self.sealed.get(dir).copied()),
             Part::Inode(part) => self.inodes.get(&part.file).copied(),

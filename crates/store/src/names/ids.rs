@@ -1,4 +1,4 @@
-//! Ids that are never given twice, not even across crashes.
+//! Allocation of ids that are never reused, even across crashes.
 
 use super::{damaged, key};
 use crate::meta::{Batch, Kv};
@@ -6,14 +6,14 @@ use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use std::sync::{Mutex, PoisonError};
 
 const VERSION: u8 = 3;
-/// How many ids are taken from the store at a time; a restart wastes those that were not used.
+/// Number of ids reserved in the store at a time; a restart skips the unused ones.
 const CHUNK: u64 = 1 << 16;
-/// Ids of a server are below this.
+/// Upper bound of the ids of a server.
 const END: u64 = 1 << 48;
-/// Counting starts behind the root directory's id.
+/// The first id after the root directory's.
 const FIRST: u64 = 2;
 
-/// The high-water mark of ids: everything from `next` on was never handed out.
+/// The high-water mark of ids: no id from `next` on was allocated.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     pub(super) server: ServerId,
@@ -33,7 +33,7 @@ impl Mark {
     }
 
     pub(super) fn load(kv: &dyn Kv) -> Result<Mark> {
-        let none = "the store holds no namespace: make one with \"forebay up\" in an empty directory";
+        let none = "the store contains no namespace: create one with \"forebay up\" in an empty directory";
         let value = kv.get(&key::ids())?.ok_or_else(|| Error::new(ErrorKind::BadStore, none))?;
         if let Some(&version) = value.first()
             && version < VERSION
@@ -48,17 +48,17 @@ impl Mark {
             [VERSION, high, low, next @ ..] => next.try_into().ok().map(|next| (*high, *low, next)),
             _ => None,
         };
-        let (high, low, next) = parts.ok_or_else(|| damaged("the mark of used ids cannot be read"))?;
+        let (high, low, next) = parts.ok_or_else(|| damaged("the high-water mark of ids cannot be read"))?;
         let mark = Mark { server: ServerId(u16::from_be_bytes([high, low])), next: u64::from_be_bytes(next) };
         if (FIRST..=END).contains(&mark.next) {
             Ok(mark)
         } else {
-            Err(damaged("the mark of used ids is absurd"))
+            Err(damaged("the high-water mark of ids is out of range"))
         }
     }
 }
 
-/// Hands out ids.
+/// Allocates ids.
 pub(super) struct Ids {
     server: ServerId,
     first: u64,
@@ -84,18 +84,18 @@ impl Ids {
         self.server
     }
 
-    /// The first id that this process can hand out.
+    /// The first id that this process can allocate.
     pub(super) fn first(&self) -> FileId {
         FileId::made_by(self.server, self.first.min(END - 1))
     }
 
-    /// The first id that was not handed out.
+    /// The first unallocated id.
     pub(super) fn peek(&self) -> FileId {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         FileId::made_by(self.server, free.next.min(END - 1))
     }
 
-    /// Hands out nothing below `count` from now on.
+    /// Never allocates below `count` again.
     pub(super) fn skip(&self, kv: &dyn Kv, count: u64) -> Result<()> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if count <= free.next {
@@ -111,8 +111,8 @@ impl Ids {
         let mut batch = Batch::default();
         batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
         kv.commit(batch)?;
-        // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
-        // durable first: an id given twice would bring them back to life in another file.
+        // Bytes in regions carry ids too, and could survive a crash that loses this mark unless it is durable first. An
+        // id allocated twice would then expose them in another file.
         kv.sync()
     }
 
@@ -123,7 +123,7 @@ impl Ids {
             if free.next == end {
                 return Err(Error::new(
                     ErrorKind::NoSpace,
-                    format!("server {} has used all its ids", self.server),
+                    format!("server {} has allocated all its ids", self.server),
                 ));
             }
             self.mark(kv, end)?;

@@ -1,108 +1,109 @@
-//! Inodes: everything about a file but its names' text, its size and its bytes.
+//! Inodes: everything about a file except its names, size and bytes.
 
 use super::damaged;
 use super::talk::DirCopy;
+use crate::timeline::Timeline;
 use forebay_model::{
     Attr, FileId, FileKind, Gid, Incarnation, Layout, Name, Result, Special, Stamp, Striping, Time, Uid,
 };
 use serde::{Deserialize, Serialize};
 
-/// Most names that one file can have.
+/// Maximum number of names of a file.
 pub const MAX_LINKS: usize = 1024;
 
 const VERSION: u8 = 3;
-/// Bytes that most inodes take at most.
+/// Size in bytes that most encoded inodes do not exceed.
 const USUAL: usize = 128;
-/// What `stat` says of a directory's length: entries are not counted.
+/// The size that `stat` reports for a directory, regardless of its entries.
 const DIRECTORY_SIZE: u64 = 4096;
 
-/// A file, directory or symbolic link, in the order in which postcard writes it.
+/// A file, directory or symbolic link. The order of fields is the postcard encoding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Inode {
     /// Permission bits with set-id and sticky, `0o7777`.
     pub mode: u16,
-    /// Its owner.
+    /// Owner.
     pub uid: Uid,
-    /// Its group.
+    /// Group.
     pub gid: Gid,
-    /// The directories that hold its names, once for each name. A directory has exactly one; the root is its own.
+    /// The directories of its names, once for each name. A directory has exactly one; the root is its own parent.
     pub parents: Vec<FileId>,
-    /// When it was made, or what was set since.
+    /// Creation time, or the time set since.
     pub atime: Time,
-    /// Last change that this room knows of; the data may know a later one.
+    /// Last modification known to the namespace; the data may know a later one.
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// When `mtime` was last set explicitly: writes before that do not count.
+    /// When `mtime` was last set explicitly: earlier writes do not update it.
     pub mtime_set: Stamp,
-    /// What only its kind has.
+    /// Fields specific to its type.
     pub body: Body,
 }
 
-/// What only one kind of file has.
+/// Fields of one type of file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Body {
     /// A regular file.
     File {
-        /// Which servers hold its bytes.
+        /// The servers that hold its bytes.
         layout: Layout,
-        /// Which lives of their stores, in the same order.
+        /// The incarnations of their stores, in the same order.
         incarnations: Vec<Incarnation>,
-        /// What is known of its length while several servers hold its bytes.
+        /// What is known of its size if several servers hold its bytes.
         extent: Extent,
     },
     /// A directory.
     Directory {
-        /// Grows whenever mode, owner, group, parent or name change, so that copies elsewhere can be told apart.
+        /// Increases when mode, owner, group, parent or name change, to identify outdated copies.
         epoch: u64,
-        /// What it is called in its parent; the root has no name.
+        /// Its name in its parent; the root has none.
         name: Option<Name>,
-        /// How the files that are made in it are laid out, if that was said.
+        /// The layout of new files in it, if set.
         striping: Option<Striping>,
     },
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// The target.
         target: Vec<u8>,
     },
     /// A pipe, socket or device.
     Special {
-        /// Which.
+        /// The type and device number.
         special: Special,
     },
 }
 
-/// What the inode of a file says about its length. With one server in the layout, that server knows.
+/// The size information in an inode. With one server in the layout, that server knows the size.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Extent {
-    /// It has at least so many bytes.
+    /// Lower bound of the size.
     pub least: u64,
-    /// The last write that was noted.
+    /// The last recorded write.
     pub touched: Option<Stamp>,
-    /// Whether somebody may have written since; then the servers of the layout have to be asked.
-    pub unsettled: bool,
-    /// Bytes of it that the buffers of other servers hold; `None` if that was not noted since it changed.
+    /// Whether the file may have been written since; if so, the servers of the layout must be queried.
+    pub size_pending: bool,
+    /// Bytes of it in the buffers of other servers; `None` if unknown since the last change.
     pub elsewhere: Option<u64>,
 }
 
 impl Extent {
-    /// Whether something is to be asked of the servers of the layout, and noted.
+    /// Whether the servers of the layout must be queried for missing values.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.unsettled || self.elsewhere.is_none()
+        self.size_pending || self.elsewhere.is_none()
     }
 }
 
-/// What the data knows about a file, and the homes of its entries about a directory.
+/// Attributes that the data provides for a file, and the homes of its entries for a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Facts {
-    /// Its length in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its last write, truncation or punch; of a directory, the last change of an entry.
+    /// Its last write, truncation or punch; for a directory, the last change of an entry.
     pub touched: Option<Stamp>,
-    /// Bytes of it that the buffer holds.
+    /// Bytes of it in the buffer.
     pub buffered: u64,
-    /// How many directories it holds.
+    /// Number of subdirectories.
     pub subdirs: u32,
 }
 
@@ -122,7 +123,7 @@ impl Inode {
         }
     }
 
-    /// What it is.
+    /// The file type.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         match self.body {
@@ -133,23 +134,24 @@ impl Inode {
         }
     }
 
-    /// The directory that holds it, unless it has no name left; of a file with many names, one of them.
+    /// Its parent directory, or one of them; `None` if it has no name left.
     #[must_use]
     pub fn parent(&self) -> Option<FileId> {
         self.parents.first().copied()
     }
 
-    /// What `stat` shows.
+    /// The attributes that `stat` reports.
     #[must_use]
-    pub fn attr(&self, id: FileId, facts: &Facts) -> Attr {
-        let written = facts.touched.filter(|&touched| touched > self.mtime_set).map(Time::from);
+    pub fn attr(&self, id: FileId, facts: &Facts, times: &Timeline) -> Attr {
+        let written = facts.touched.filter(|&touched| touched > self.mtime_set);
+        let touched = facts.touched.map(Time::from).unwrap_or(self.ctime);
         Attr {
             id,
             kind: self.kind(),
             mode: self.mode,
             links: match self.body {
                 Body::Directory { .. } => facts.subdirs.saturating_add(2),
-                // At most MAX_LINKS.
+                // At most `MAX_LINKS`.
                 _ => self.parents.len() as u32,
             },
             uid: self.uid,
@@ -162,24 +164,25 @@ impl Inode {
             },
             buffered: facts.buffered,
             atime: self.atime,
-            mtime: written.unwrap_or(self.mtime),
-            ctime: self.ctime.max(facts.touched.map(Time::from).unwrap_or(self.ctime)),
+            mtime: written.map_or(self.mtime, |written| times.time_of(written)),
+            // Kept by the clock of stamps, so that the later one is found.
+            ctime: times.shown(self.ctime.max(touched)),
         }
     }
 
-    /// Notes that the inode changed.
+    /// Records a change of the inode.
     pub(super) fn changed(&mut self, now: Stamp) {
         self.ctime = Time::from(now);
     }
 
-    /// Notes a change that copies of a directory elsewhere have to learn of.
+    /// Records a change that invalidates copies of a directory on other servers.
     pub(super) fn new_epoch(&mut self) {
         if let Body::Directory { epoch, .. } = &mut self.body {
             *epoch += 1;
         }
     }
 
-    /// What others may know of a directory.
+    /// The copy of a directory for other servers.
     pub(super) fn copy(&self) -> DirCopy {
         let (epoch, name, striping) = match &self.body {
             Body::Directory { epoch, name, striping } => (*epoch, name.clone(), *striping),
@@ -189,7 +192,7 @@ impl Inode {
         DirCopy { mode: self.mode, uid: self.uid, gid: self.gid, parent, name, striping, epoch }
     }
 
-    /// Notes what a directory is called from now on.
+    /// Sets the name of a directory.
     pub(super) fn call(&mut self, new: &Name) {
         if let Body::Directory { name, .. } = &mut self.body {
             *name = Some(new.clone());
@@ -197,10 +200,10 @@ impl Inode {
         self.new_epoch();
     }
 
-    /// Takes away one name in `dir`.
+    /// Removes one name in `dir`.
     pub(super) fn leave(&mut self, id: FileId, dir: FileId) -> Result<()> {
         let Some(index) = self.parents.iter().position(|&parent| parent == dir) else {
-            return Err(damaged(format!("file {id} does not know of its name in directory {dir}")));
+            return Err(damaged(format!("inode {id} does not record its name in directory {dir}")));
         };
         self.parents.swap_remove(index);
         Ok(())
@@ -213,7 +216,7 @@ impl Inode {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(USUAL);
         bytes.push(VERSION);
-        postcard::to_extend(self, bytes).expect("an inode can always be written to memory")
+        postcard::to_extend(self, bytes).expect("encoding an inode to memory cannot fail")
     }
 
     pub(super) fn decode(id: FileId, bytes: &[u8]) -> Result<Inode> {

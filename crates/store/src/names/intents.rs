@@ -1,13 +1,13 @@
-//! Intents: what this server has prepared for others, and what it decides itself.
+//! Intents: the parts that this server prepared for others, and the intents that it coordinates.
 //!
-//! A coordinator keeps nothing durable about an intent until it is done; then, in the batch that does its own parts,
-//! it notes who has to hear of it. An intent that it does not know never was. Whoever has prepared something keeps a
-//! durable note of it, and with it the locks, until it knows what became of the intent.
+//! A coordinator stores nothing durable about an intent until it is done; then the batch that carries out its own parts
+//! records which servers to notify. An intent unknown to its coordinator is undone. A server that has prepared parts
+//! keeps a durable record of them, and the locks, until it knows the outcome.
 
 use super::holds::Holds;
 use super::key;
 use super::parts::Refusal;
-use super::talk::{Ask, IntentId, Part, Prepare, Told, Verdict, from_record, to_bytes};
+use super::talk::{IntentId, NameReply, NameRequest, Part, Prepare, Verdict, from_record, to_bytes};
 use super::{Attempt, Inode, Names, Obstacle, Stopped, damaged};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const VERSION: u8 = 1;
 
-/// Parts as they are noted in the store.
+/// Prepared parts as stored.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Noted {
     pub(super) now: Stamp,
     pub(super) parts: Vec<Part>,
 }
 
-/// The intents that this server decides about, and those that it has prepared.
+/// The intents that this server coordinates, and those that it has prepared.
 #[derive(Default)]
 pub(super) struct Intents {
     state: Mutex<State>,
@@ -39,15 +39,15 @@ struct State {
 }
 
 enum Stage {
-    /// Nothing is decided.
+    /// Undecided.
     Open,
-    /// It is done, but the note may not survive the machine yet; these have to hear of it.
+    /// Done, but the record may not be durable yet; these servers must be notified.
     Noted(Vec<ServerId>),
-    /// It is done for good; these have to hear of it.
+    /// Durably done; these servers must be notified.
     Done(Vec<ServerId>),
 }
 
-/// An intent in the making, with its locks on what is here. Dropped before it is done, it never was.
+/// An intent in progress, with its locks on this server. If it is dropped before it is decided, the intent is undone.
 pub(super) struct Claim {
     pub(super) intent: IntentId,
     pub(super) parts: Vec<Part>,
@@ -61,7 +61,7 @@ impl Intents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an intent has something locked here.
+    /// Whether an intent holds locks on this server.
     fn is_open(&self, intent: IntentId) -> bool {
         let state = self.state();
         state.prepared.contains(&intent) || matches!(state.ours.get(&intent), Some(Stage::Open))
@@ -78,7 +78,7 @@ impl Drop for Claim {
 }
 
 impl Names {
-    /// Brings back what was prepared and what was decided.
+    /// Loads prepared parts and decisions after a restart.
     pub(super) fn load_intents(&self) -> Result<()> {
         let mut noted = Vec::new();
         for prefix in [key::PREPARED, key::DECIDED] {
@@ -90,7 +90,7 @@ impl Names {
         if noted.is_empty() {
             return Ok(());
         }
-        // What others will rely on must not depend on what the last life left unwritten.
+        // Other servers rely on these records, so they must be durable, even if the last run did not sync them.
         self.kv.sync()?;
         for (key, value) in noted {
             let Some((id, [])) = key::split_id(&key) else {
@@ -101,7 +101,9 @@ impl Names {
                 true => {
                     let parts = Noted::decode(intent, &value)?.parts;
                     let held = self.holds.take(intent, parts.iter());
-                    held.map_err(|other| damaged(format!("{intent:?} and {other:?} have locked the same")))?;
+                    held.map_err(|other| {
+                        damaged(format!("intents {} and {} hold the same lock", intent.0, other.0))
+                    })?;
                     self.intents.state().prepared.push(intent);
                 }
                 false => {
@@ -113,25 +115,29 @@ impl Names {
         Ok(())
     }
 
-    /// Checks, locks and notes parts for another server.
-    pub(super) fn prepare(&self, prepare: &Prepare) -> Attempt<Told> {
+    /// Checks, locks and records parts for another server.
+    pub(super) fn prepare(&self, prepare: &Prepare) -> Attempt<NameReply> {
         let Prepare { intent, now, parts, .. } = prepare;
         if intent.coordinator() == self.server() {
-            return Err(Error::new(ErrorKind::Protocol, format!("{intent:?} is our own")).into());
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("intent {} belongs to this server", intent.0),
+            )
+            .into());
         }
         let guards: Vec<_> = parts.iter().map(|(_, part)| part.guard()).collect();
         let held = self.locks.hold(&guards);
         if self.kv.get(&key::prepared(*intent))?.is_some() {
-            return Ok(Told::Prepared(Vec::new()));
+            return Ok(NameReply::Prepared(Vec::new()));
         }
         let inodes = match self.check_and_lock(prepare) {
             Ok(inodes) => inodes,
-            Err(Refusal::Refused(place, error)) => return Ok(Told::Refused(place, error)),
-            // A part never waits for another intent, which may wait for it.
+            Err(Refusal::Refused(place, error)) => return Ok(NameReply::Refused(place, error)),
+            // A part never waits for another intent, which may be waiting for it.
             Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Intent(other)))) => {
-                return Ok(Told::Locked(other));
+                return Ok(NameReply::Locked(other));
             }
-            Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Busy))) => return Ok(Told::Busy),
+            Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Busy))) => return Ok(NameReply::Busy),
             Err(Refusal::Stopped(stopped)) => return Err(stopped),
         };
         let noted = Noted { now: *now, parts: parts.iter().map(|(_, part)| part.clone()).collect() };
@@ -144,19 +150,19 @@ impl Names {
         self.intents.state().prepared.push(*intent);
         drop(held);
         self.kv.sync()?;
-        Ok(Told::Prepared(inodes))
+        Ok(NameReply::Prepared(inodes))
     }
 
     fn check_and_lock(&self, prepare: &Prepare) -> Result<Vec<(FileId, Inode)>, Refusal> {
         let parts = prepare.parts.iter().map(|(_, part)| part);
-        if let Some(other) = self.holds.in_the_way(parts.clone()) {
+        if let Some(other) = self.holds.conflicting(parts.clone()) {
             return Err(Refusal::Stopped(Obstacle::Intent(other).into()));
         }
         let (mut inodes, mut refused) = (Vec::new(), None);
         for (place, part) in &prepare.parts {
             match self.check_part(&prepare.who, prepare.now, *place, part) {
                 Ok(inode) => inodes.extend(inode),
-                // Of several that cannot be, the one that is checked first elsewhere too.
+                // Of several refusals, report the one that a single server would report first.
                 Err(Refusal::Refused(place, error)) => {
                     if refused.as_ref().is_none_or(|(first, _)| place < *first) {
                         refused = Some((place, error));
@@ -173,7 +179,7 @@ impl Names {
         Ok(inodes)
     }
 
-    /// Begins an intent of our own: checks and locks the parts that are here.
+    /// Begins an intent of our own: checks and locks the parts on this server.
     pub(super) fn claim(&self, prepare: &Prepare) -> Result<(Claim, Vec<(FileId, Inode)>), Refusal> {
         let guards: Vec<_> = prepare.parts.iter().map(|(_, part)| part.guard()).collect();
         let _held = self.locks.hold(&guards);
@@ -188,7 +194,7 @@ impl Names {
         Ok(IntentId(self.ids.next(&*self.kv)?))
     }
 
-    /// Does our own parts, and with them notes that the intent is done.
+    /// Carries out our own parts and records in the same batch that the intent is done.
     pub(super) fn decide(&self, mut claim: Claim, now: Stamp, others: Vec<ServerId>) -> Result<()> {
         let intent = claim.intent;
         let held = self.locks.hold(&claim.parts.iter().map(Part::guard).collect::<Vec<_>>());
@@ -211,11 +217,11 @@ impl Names {
         }
         state.ours.insert(intent, Stage::Noted(others));
         drop(state);
-        // From here on it is done, whatever happens; that nobody hears of it is for the next attempt to mend.
+        // From here on the intent is done, also if this fails; the next attempt notifies the other servers.
         self.make_durable(intent)
     }
 
-    /// Others may hear of what is done only when that survives the death of the machine.
+    /// Makes a decision durable before other servers are notified of it.
     fn make_durable(&self, intent: IntentId) -> Result<()> {
         self.kv.sync()?;
         let mut state = self.intents.state();
@@ -226,7 +232,7 @@ impl Names {
         Ok(())
     }
 
-    /// What became of an intent of ours; nothing if that is open.
+    /// The outcome of an intent of ours; `None` while undecided.
     pub(super) fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>> {
         let noted = matches!(self.intents.state().ours.get(&intent), Some(Stage::Noted(_)));
         if noted {
@@ -239,12 +245,12 @@ impl Names {
         })
     }
 
-    /// Does or undoes what was prepared for an intent, if anything was.
+    /// Carries out or undoes the prepared parts of an intent, if there are any.
     pub fn finish(&self, intent: IntentId, verdict: Verdict) -> Result<()> {
         let Some(value) = self.kv.get(&key::prepared(intent))? else { return Ok(()) };
         let noted = Noted::decode(intent, &value)?;
         let held = self.locks.hold(&noted.parts.iter().map(Part::guard).collect::<Vec<_>>());
-        // Somebody else may have been faster.
+        // Another thread may have finished it.
         if self.kv.get(&key::prepared(intent))?.is_none() {
             return Ok(());
         }
@@ -263,35 +269,36 @@ impl Names {
         state.prepared.retain(|&other| other != intent);
         state.orphaned.extend(orphaned);
         drop(state);
-        // The coordinator forgets the intent when all have finished it.
+        // The coordinator forgets the intent when all servers have finished it.
         self.kv.sync()
     }
 
-    /// Intents that this server prepared parts of and that nobody has finished yet. After a start, and now and then,
-    /// their coordinators are to be asked: [`Names::question`] with [`Obstacle::Intent`].
+    /// Intents of which this server prepared parts that are not finished. After a restart, and periodically, the caller
+    /// queries their coordinators: [`Names::question`] with [`Obstacle::Intent`].
     #[must_use]
     pub fn prepared(&self) -> Vec<IntentId> {
         self.intents.state().prepared.clone()
     }
 
-    /// What this server decided and has still to tell others, until [`Names::told`].
-    pub fn unfinished(&self) -> Result<Vec<(ServerId, Ask)>> {
+    /// Decisions of this server to send to others, until [`Names::told`] confirms them.
+    pub fn unfinished(&self) -> Result<Vec<(ServerId, NameRequest)>> {
         let noted: Vec<_> = {
             let state = self.intents.state();
             let noted = state.ours.iter().filter(|(_, stage)| matches!(stage, Stage::Noted(_)));
             noted.map(|(&intent, _)| intent).collect()
         };
         noted.into_iter().try_for_each(|intent| self.make_durable(intent))?;
-        let mut tell = Vec::new();
+        let mut notify = Vec::new();
         for (&intent, stage) in &self.intents.state().ours {
             if let Stage::Done(left) = stage {
-                tell.extend(left.iter().map(|&server| (server, Ask::Finish(intent, Verdict::Done))));
+                notify
+                    .extend(left.iter().map(|&server| (server, NameRequest::Finish(intent, Verdict::Done))));
             }
         }
-        Ok(tell)
+        Ok(notify)
     }
 
-    /// A server has answered [`Told::Done`] to [`Ask::Finish`].
+    /// Records that a server has replied [`NameReply::Done`] to [`NameRequest::Finish`].
     pub fn told(&self, server: ServerId, intent: IntentId) -> Result<()> {
         let mut state = self.intents.state();
         let Some(Stage::Done(left)) = state.ours.get_mut(&intent) else { return Ok(()) };
@@ -306,49 +313,57 @@ impl Names {
         self.kv.commit(batch)
     }
 
-    /// Files that lost their last name by an intent since this was last asked: what [`super::Fate::Orphaned`] says
-    /// elsewhere.
+    /// Files that lost their last name through an intent since the last call; the counterpart of
+    /// [`super::Fate::Orphaned`].
     #[must_use]
     pub fn take_orphaned(&self) -> Vec<FileId> {
         std::mem::take(&mut self.intents.state().orphaned)
     }
 
-    /// Answers another server. An obstacle is for this server to deal with, before it calls again.
-    pub fn answer(&self, from: ServerId, ask: &Ask) -> Attempt<Told> {
+    /// Handles a request of another server. The caller resolves an obstacle on this server and calls again.
+    pub fn answer(&self, from: ServerId, ask: &NameRequest) -> Attempt<NameReply> {
         let misdirected = || {
-            let text = format!("server {from} is not the one to say {ask:?}");
+            let text = format!("server {from} may not send this request about names");
             Stopped::from(Error::new(ErrorKind::Protocol, text))
         };
         Ok(match ask {
-            Ask::Copy(dir) => Told::Copy(self.lend_copy(*dir)?),
-            Ask::Drop(dir) if self.authority(*dir) != from => return Err(misdirected()),
-            Ask::Drop(dir) => {
+            NameRequest::Copy(dir) => NameReply::Copy(self.lend_copy(*dir)?),
+            NameRequest::Drop(dir) if self.authority(*dir) != from => return Err(misdirected()),
+            NameRequest::Drop(dir) => {
                 self.drop_copy(*dir);
-                Told::Done
+                NameReply::Done
             }
-            Ask::Kind(file) => Told::Kind(self.inode(*file)?.kind()),
-            Ask::Entry(dir, name) => {
-                self.demand_home(*dir, name)?;
-                Told::Entry(self.settled_entry(*dir, name)?)
+            NameRequest::Kind(file) => NameReply::Kind(self.inode(*file)?.kind()),
+            NameRequest::Entry(dir, name) => {
+                self.check_home(*dir, name)?;
+                NameReply::Entry(self.settled_entry(*dir, name)?)
             }
-            Ask::Reach(who, file) => {
+            NameRequest::Reach(who, file) => {
                 self.reach(who, *file)?;
-                Told::Done
+                NameReply::Done
             }
-            Ask::Prepare(prepare) if prepare.intent.coordinator() != from => return Err(misdirected()),
-            Ask::Prepare(prepare) => self.prepare(prepare)?,
-            Ask::Finish(intent, _) if intent.coordinator() != from => return Err(misdirected()),
-            Ask::Finish(intent, verdict) => {
+            NameRequest::Prepare(prepare) if prepare.intent.coordinator() != from => {
+                return Err(misdirected());
+            }
+            NameRequest::Prepare(prepare) => self.prepare(prepare)?,
+            NameRequest::Finish(intent, _) if intent.coordinator() != from => return Err(misdirected()),
+            NameRequest::Finish(intent, verdict) => {
                 self.finish(*intent, *verdict)?;
-                Told::Done
+                NameReply::Done
             }
-            Ask::Verdict(intent) if intent.coordinator() != self.server() => return Err(misdirected()),
-            Ask::Verdict(intent) => Told::Verdict(self.verdict(*intent)?),
-            Ask::Settle(intent) if self.intents.is_open(*intent) => {
+            NameRequest::Verdict(intent) if intent.coordinator() != self.server() => {
+                return Err(misdirected());
+            }
+            NameRequest::Verdict(intent) => NameReply::Verdict(self.verdict(*intent)?),
+            NameRequest::Settle(intent) if self.intents.is_open(*intent) => {
                 return Err(Obstacle::Intent(*intent).into());
             }
-            Ask::Settle(_) => Told::Done,
-            Ask::Carry(..) => return Err(misdirected()),
+            NameRequest::Settle(_) => NameReply::Done,
+            NameRequest::Carry(..) => return Err(misdirected()),
+            NameRequest::Revive(dir, place) => {
+                self.revive(*dir, place.as_ref())?;
+                NameReply::Done
+            }
         })
     }
 }
@@ -362,8 +377,8 @@ impl Noted {
 
     pub(super) fn decode(intent: IntentId, value: &[u8]) -> Result<Noted> {
         match value {
-            [VERSION, rest @ ..] => from_record(rest, format!("what was prepared for {intent:?}")),
-            _ => Err(damaged(format!("what was prepared for {intent:?} cannot be read"))),
+            [VERSION, rest @ ..] => from_record(rest, format!("the prepared parts of intent {}", intent.0)),
+            _ => Err(damaged(format!("the prepared parts of intent {} cannot be read", intent.0))),
         }
     }
 }
@@ -376,7 +391,7 @@ fn encode_decision(left: &[ServerId]) -> Vec<u8> {
 
 pub(super) fn decode_decision(intent: IntentId, value: &[u8]) -> Result<Vec<ServerId>> {
     match value {
-        [VERSION, rest @ ..] => from_record(rest, format!("who has to hear of {intent:?}")),
-        _ => Err(damaged(format!("who has to hear of {intent:?} cannot be read"))),
+        [VERSION, rest @ ..] => from_record(rest, format!("the decision on intent {}", intent.0)),
+        _ => Err(damaged(format!("the decision on intent {} cannot be read", intent.0))),
     }
 }

@@ -2,24 +2,25 @@
 
 use super::damaged;
 use super::talk::IntentId;
+use crate::meta::KeySpace;
 use forebay_model::{FileId, FileKind, Name, Result, Special};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub(super) const INODES: &[u8] = b"i";
-pub(super) const ENTRIES: &[u8] = b"e";
-pub(super) const XATTRS: &[u8] = b"x";
-pub(super) const ORPHANS: &[u8] = b"o";
-pub(super) const SHARES: &[u8] = b"d";
-pub(super) const PREPARED: &[u8] = b"p";
-pub(super) const DECIDED: &[u8] = b"t";
+pub(super) const INODES: &[u8] = KeySpace::Inode.prefix();
+pub(super) const ENTRIES: &[u8] = KeySpace::Entry.prefix();
+pub(super) const XATTRS: &[u8] = KeySpace::Xattr.prefix();
+pub(super) const ORPHANS: &[u8] = KeySpace::Orphan.prefix();
+pub(super) const SHARES: &[u8] = KeySpace::DirShare.prefix();
+pub(super) const PREPARED: &[u8] = KeySpace::PreparedIntent.prefix();
+pub(super) const DECIDED: &[u8] = KeySpace::DecidedIntent.prefix();
 const VERSION: u8 = 1;
 const ID: usize = 8;
-/// A letter and a number.
+/// A letter and an id.
 pub(super) type Short = [u8; 1 + ID];
 
 pub(super) fn ids() -> Vec<u8> {
-    b"n".to_vec()
+    KeySpace::Ids.prefix().to_vec()
 }
 
 pub(super) fn inode(id: FileId) -> Short {
@@ -34,12 +35,12 @@ pub(super) fn share(dir: FileId) -> Short {
     join(SHARES, dir)
 }
 
-/// Where the parts of an intent are noted that this server prepared.
+/// Key of the parts of an intent that this server prepared.
 pub(super) fn prepared(intent: IntentId) -> Short {
     join(PREPARED, intent.0)
 }
 
-/// Where it is noted that an intent is done, and who has to hear of it.
+/// Key of the record that an intent is done, with the servers to notify.
 pub(super) fn decided(intent: IntentId) -> Short {
     join(DECIDED, intent.0)
 }
@@ -67,12 +68,12 @@ pub(super) fn xattr(file: FileId, name: &Name) -> Vec<u8> {
     long(xattrs(file), name.as_bytes(), &[])
 }
 
-/// The place of a name in its directory: 1 to 2^63 − 1, so that it fits a file offset and 0 is before all.
+/// The position of a name in its directory: 1 to 2^63 − 1, so that it fits a file offset and 0 precedes all.
 pub(super) fn cookie(name: &Name) -> u64 {
     (xxh3_64(name.as_bytes()) >> 1).max(1)
 }
 
-/// The file of a key that holds one behind its letter, and what follows.
+/// The file id after the letter of a key, and the rest of the key.
 pub(super) fn split_id(key: &[u8]) -> Option<(FileId, &[u8])> {
     let (id, rest) = key.get(1..)?.split_first_chunk::<ID>()?;
     Some((FileId(u64::from_be_bytes(*id)), rest))
@@ -89,12 +90,12 @@ pub(super) fn split_entry(key: &[u8]) -> Result<(FileId, u64, Name)> {
     parts.ok_or_else(|| damaged(format!("\"{}\" is not the key of an entry", key.escape_ascii())))
 }
 
-/// What an entry leads to.
+/// The target of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Target {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
 }
 
@@ -121,7 +122,7 @@ impl Target {
             .ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))
     }
 
-    /// What an entry's value says.
+    /// Decodes the value of an entry.
     pub(super) fn read(value: &[u8]) -> Option<Target> {
         let [VERSION, kind, rest @ ..] = value else { return None };
         let (id, device) = rest.split_first_chunk::<ID>()?;

@@ -1,30 +1,31 @@
 //! Listing directories.
 
 use super::key::{self, Target};
-use super::{Attempt, Names, demand};
+use super::{Attempt, Names, check_access};
 use forebay_model::{Access, FileId, FileKind, Identity, Name, Result};
 use std::ops::ControlFlow;
 
-/// Most entries in one answer, but for names whose hashes collide.
+/// Maximum number of entries in one reply, except for names with equal hashes.
 pub const MAX_LISTED: usize = 65_536;
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: Name,
     /// The file it leads to.
     pub file: FileId,
-    /// What that is.
+    /// Type of that file.
     pub kind: FileKind,
-    /// Its place in the directory; listing goes on behind it.
+    /// Its position in the directory; listing continues after it.
     pub cookie: u64,
 }
 
 impl Names {
-    /// About `limit` of the entries that are at home here, behind a cookie (0 for the beginning), and where to go on unless that was all.
+    /// About `limit` entries on this server after a cookie (0 for the beginning), and where to continue unless the
+    /// listing is complete.
     ///
-    /// Entries that are there all the time between the first call and the last are listed once.
+    /// An entry that exists from the first call to the last is listed exactly once.
     pub fn read_dir(
         &self,
         who: &Identity,
@@ -32,7 +33,7 @@ impl Names {
         cookie: u64,
         limit: usize,
     ) -> Attempt<(Vec<Entry>, Option<u64>)> {
-        demand(who, dir, &self.dir(dir)?, Access::READ)?;
+        check_access(who, dir, &self.dir(dir)?, Access::READ)?;
         self.holds.entries_are_settled(dir)?;
         let limit = limit.clamp(1, MAX_LISTED);
         let mut entries: Vec<Entry> = Vec::new();
@@ -40,7 +41,7 @@ impl Names {
         let Some(from) = cookie.checked_add(1) else { return Ok((entries, None)) };
         self.kv.scan(&key::entries(dir), &key::entries_from(dir, from), &mut |key, value| {
             match read_entry(key, value) {
-                // Names with one hash stay together: a cookie cannot tell them apart.
+                // Names with equal hashes stay together, because a cookie cannot distinguish them.
                 Ok(entry)
                     if entries.len() >= limit
                         && entries.last().is_some_and(|last| last.cookie != entry.cookie) =>

@@ -10,7 +10,7 @@ pub(super) struct Locks {
     stripes: Vec<Mutex<()>>,
 }
 
-/// Stripes that are held.
+/// Stripes held by a thread.
 pub(super) struct Held<'a> {
     _stripes: Vec<MutexGuard<'a, ()>>,
 }
@@ -22,22 +22,22 @@ impl Default for Locks {
 }
 
 impl Locks {
-    /// Takes the stripes of these ids. Always all at once and in order: two callers never wait for each other.
+    /// Takes the stripes of these ids, all at once and in order, so that callers never deadlock.
     pub(super) fn hold(&self, ids: &[FileId]) -> Held<'_> {
-        // Ids count up, so neighbours fall on different stripes.
+        // Ids are sequential, so neighbours use different stripes.
         let mut wanted: Vec<_> = ids.iter().map(|id| (id.0 % STRIPES) as usize).collect();
         wanted.sort_unstable();
         wanted.dedup();
         self.take(wanted)
     }
 
-    /// Takes them all.
+    /// Takes all stripes.
     pub(super) fn hold_all(&self) -> Held<'_> {
         self.take((0..STRIPES as usize).collect())
     }
 
     fn take(&self, wanted: Vec<usize>) -> Held<'_> {
-        // The locks guard records in the store, which change in whole batches: a panic leaves nothing half done.
+        // The locks guard records in the store, which change in atomic batches: a panic leaves no partial change.
         let lock = |stripe: usize| self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
         Held { _stripes: wanted.into_iter().map(lock).collect() }
     }

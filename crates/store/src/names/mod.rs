@@ -1,12 +1,12 @@
-//! The namespace: which names lead to which files, and who may do what to them. One server's part of it, or all.
+//! The namespace: directory entries, inodes and permission checks, of a single server or of one server of a cluster.
 //!
-//! **Invariant**: every operation is one atomic batch, or on several servers an intent that all of them do or none, so
-//! that after a crash at any point every entry leads to an inode, every inode knows its names, and a directory is
-//! reachable from the root or gone. [`check`] and [`check_all`] verify it.
+//! **Invariant**: every operation is one atomic batch, or, on several servers, an intent that all of them carry out or
+//! none. After a crash at any point, every entry leads to an inode, every inode knows its names, and a directory is
+//! reachable from the root or removed. [`check`] and [`check_all`] verify this.
 //!
-//! **Deliberately absent**: sizes and bytes (they live with the data: see [`Facts`]), open files, a clock: every
-//! operation is told who asks and what time it is. And the network: what other servers have to be asked is an
-//! [`Obstacle`] or a step of a [`Task`], and whoever drives them does the asking.
+//! **Deliberately absent**: sizes and bytes (they are stored with the data: see [`Facts`]), open files, and a clock:
+//! the caller passes the identity and the time to every operation. The network is absent too: a request to another
+//! server is an [`Obstacle`] or a step of a [`Task`], and the caller sends it.
 //!
 //! # Records
 //!
@@ -16,31 +16,30 @@
 //! |---|---|
 //! | `i` file (8) | version byte 3, then [`Inode`] in postcard |
 //! | `e` directory (8) hash (8) name | version byte 1, kind (0 file, 1 directory, 2 symbolic link), file (8) |
-//! | `d` directory (8) | version byte 1, directories among its entries here (4), stamp of their last change (8) |
+//! | `d` directory (8) | version byte 1, subdirectories on this server (4), stamp of their last change (8) |
 //! | `x` file (8) name | the value of the extended attribute, as it is |
 //! | `o` file (8) | nothing: a file without a name that may still be open |
-//! | `n` | version byte 3, server (2), count of the first id never handed out (8) |
-//! | `p` intent (8) | version byte 1, then what this server has prepared, in postcard |
-//! | `t` intent (8) | version byte 1, then who has to hear that it is done, in postcard |
+//! | `n` | version byte 3, server (2), count of the first unallocated id (8) |
+//! | `p` intent (8) | version byte 1, then the parts that this server prepared, in postcard |
+//! | `t` intent (8) | version byte 1, then the servers to notify that it is done, in postcard |
 //!
-//! The hash of a name is XXH3-64 with seed 0, shifted right by one, and 1 instead of 0; it is also the entry's
-//! cookie in [`Names::read_dir`], so a place in a directory stays valid whatever happens around it.
+//! The hash of a name is XXH3-64 with seed 0, shifted right by one, with 0 replaced by 1. It is also the entry's cookie
+//! in [`Names::read_dir`], so a position in a directory stays valid when other entries change.
 //!
 //! # Several servers
 //!
-//! An entry is on its home, an inode on the server that made it. Directories of other servers are known by copies on
-//! lease (`copies`). What concerns several servers becomes a list of parts (`plan`, `parts`), which a task (`task`) has
-//! prepared and finished (`intents`); what is prepared is locked (`holds`).
+//! An entry is stored on its home server, an inode on the server that created it. A server holds leased copies of other
+//! servers' directories (`copies`). An operation on several servers becomes a list of parts (`plan`, `parts`), which a
+//! task (`task`) prepares and finishes (`intents`); prepared parts are locked (`holds`).
 //!
 //! # Locks
 //!
-//! Whoever changes an inode, or the entries of a directory, holds the stripe of its id, and so does whoever relies on
-//! the copy of a directory while making an entry in it. Stripes are taken together, in order. Moving a directory to
-//! another parent takes the tree lock before any stripe: while it is held no other directory changes its parent, so
-//! ancestry can be checked. With several servers the first one's `moving` is that lock. Readers take no locks, but ask
-//! what became of an intent that has locked what they read.
+//! A thread that changes an inode or the entries of a directory holds the stripe of its id. So does a thread that
+//! relies on the copy of a directory while it creates an entry in it. Stripes are taken together, in order. Moving a
+//! directory to another parent takes the tree lock before any stripe: while it is held, no other directory changes its
+//! parent, so ancestry can be checked. With several servers, `moving` on the first server is that lock. Readers take no
+//! locks, but query the outcome of an intent that has locked what they read.
 
-mod adorned;
 mod attr;
 mod bring;
 mod check;
@@ -60,6 +59,7 @@ mod parts;
 mod plan;
 mod remove;
 mod rename;
+mod rescue;
 mod share;
 mod stopped;
 mod survey;
@@ -67,6 +67,7 @@ mod talk;
 mod task;
 mod walk;
 mod xattr;
+mod xattr_filter;
 
 pub use bring::Arrival;
 pub use check::{Flaw, Kind, check, check_all, repair};
@@ -80,13 +81,15 @@ pub use remove::{Fate, Unlinked};
 pub use rename::Renamed;
 pub use share::Share;
 pub use stopped::{Attempt, Obstacle, Stopped};
-pub use talk::{Ask, Carried, DirCopy, InodePart, IntentId, Op, Part, Prepare, Sticky, Told, Verdict};
+pub use talk::{
+    Carried, DirCopy, InodePart, IntentId, NameReply, NameRequest, Op, Part, Prepare, Sticky, Verdict,
+};
 pub use task::{Next, Task};
 pub use walk::{Found, Walked};
 pub use xattr::{MAX_XATTR, MAX_XATTRS};
 
 use crate::meta::{Batch, Kv};
-use adorned::Adorned;
+use crate::timeline::Timeline;
 use copies::{Around, Copies};
 use edit::Edit;
 use forebay_model::{
@@ -100,14 +103,15 @@ use locks::Locks;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use xattr_filter::XattrFilter;
 
-/// How often an operation starts again because what it had looked up changed before it held the locks.
+/// Maximum number of attempts of an operation whose lookup results change before it holds the locks.
 const MAX_TRIES: u32 = 1000;
 const STICKY: u16 = 0o1000;
 const SET_GID: u16 = 0o2000;
 const SET_UID: u16 = 0o4000;
 
-/// The namespace of one server, or one server's part of it.
+/// The namespace of a single server, or of one server of a cluster.
 pub struct Names {
     kv: Arc<dyn Kv>,
     ids: Ids,
@@ -115,29 +119,31 @@ pub struct Names {
     tree: Mutex<()>,
     count: AtomicU64,
     around: OnceLock<Around>,
+    times: Arc<Timeline>,
     copies: Arc<Copies>,
     holds: Arc<Holds>,
     intents: Arc<Intents>,
     moving: Arc<AtomicBool>,
-    adorned: Adorned,
+    xattr_filter: XattrFilter,
 }
 
-/// The root directory as it is made.
+/// Initial attributes of the root directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Root {
-    /// Who owns it.
+    /// Owner and group.
     pub owner: (Uid, Gid),
-    /// Its permission bits.
+    /// Permission bits.
     pub mode: u16,
 }
 
 impl Names {
-    /// Makes a namespace with nothing but a root directory; or, for all but the first of several servers, nothing.
+    /// Creates a namespace with only a root directory; with `root` `None`, as on all but the first server, an empty
+    /// one.
     pub fn format(kv: &dyn Kv, server: ServerId, root: Option<Root>, now: Stamp) -> Result<()> {
         if kv.get(&key::ids())?.is_some() || kv.get(&key::inode(FileId::ROOT))?.is_some() {
             return Err(Error::new(
                 ErrorKind::BadStore,
-                "the store holds a namespace already: use an empty one",
+                "the store already contains a namespace: use an empty store",
             ));
         }
         let mut batch = Batch::default();
@@ -151,6 +157,16 @@ impl Names {
         kv.sync()
     }
 
+    /// The same with times as the store's stamps show them.
+    #[must_use]
+    pub fn with_times(self, times: Arc<Timeline>) -> Names {
+        Names { times, ..self }
+    }
+
+    fn times(&self) -> &Timeline {
+        &self.times
+    }
+
     /// Opens the namespace that `server` has in this store. Until [`Names::join`] it is alone.
     pub fn open(kv: Arc<dyn Kv>, server: ServerId) -> Result<Names> {
         let ids = Ids::open(&*kv, server)?;
@@ -160,13 +176,14 @@ impl Names {
             ControlFlow::Continue(())
         })?;
         let names = Names {
-            adorned: Adorned::load(&*kv)?,
+            xattr_filter: XattrFilter::load(&*kv)?,
             kv,
             ids,
             locks: Locks::default(),
             tree: Mutex::default(),
             count: AtomicU64::new(count),
             around: OnceLock::new(),
+            times: Arc::default(),
             copies: Arc::default(),
             holds: Arc::default(),
             intents: Arc::default(),
@@ -179,25 +196,25 @@ impl Names {
         }
     }
 
-    /// How many files, directories and symbolic links there are, orphans included.
+    /// Number of files, directories and symbolic links, including orphans.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Files made since the namespace was opened have this id or a larger one, all others a smaller one.
+    /// The first id of this run: files created since the namespace was opened have this id or a larger one.
     #[must_use]
     pub fn first_id(&self) -> FileId {
         self.ids.first()
     }
 
-    /// The first id that was not handed out.
+    /// The first unallocated id.
     #[must_use]
     pub fn next_id(&self) -> FileId {
         self.ids.peek()
     }
 
-    /// Ids below this count are never handed out from now on: a former store of this server may have used them.
+    /// Never allocates ids below this count again: a former store of this server may have used them.
     pub fn skip_ids(&self, count: u64) -> Result<()> {
         self.ids.skip(&*self.kv, count)
     }
@@ -221,7 +238,7 @@ impl Names {
         }
     }
 
-    /// A directory, as it is or as its authority has lent it to us.
+    /// A directory: our own, or a leased copy from its server.
     pub fn dir(&self, id: FileId) -> Attempt<DirCopy> {
         let Some(around) = self.around.get().filter(|_| !self.is_here(id)) else {
             return Ok(self.directory(id)?.copy());
@@ -243,26 +260,26 @@ impl Names {
         found.transpose()
     }
 
-    /// Where a name leads, once that is settled.
+    /// The target of an entry, once no intent has it locked.
     fn settled_entry(&self, dir: FileId, name: &Name) -> Attempt<Option<Target>> {
         self.holds.entry_is_settled(dir, name)?;
         Ok(self.entry(dir, name)?)
     }
 
-    /// The inode of a file of ours, once it is settled which names it has.
+    /// The inode of a file on this server, once no intent has it locked.
     pub fn settled(&self, file: FileId) -> Attempt<Inode> {
         self.holds.file_is_free(file)?;
         Ok(self.inode(file)?)
     }
 
-    /// This server.
+    /// The id of this server.
     #[must_use]
     pub fn server(&self) -> ServerId {
         self.ids.server()
     }
 
     /// Whether there are other servers.
-    fn is_several(&self) -> bool {
+    fn is_cluster(&self) -> bool {
         self.around.get().is_some_and(|around| around.members.all().len() > 1)
     }
 
@@ -271,7 +288,7 @@ impl Names {
         self.around.get().map_or(self.server(), |around| around.members.authority(file))
     }
 
-    /// Whether an inode is ours.
+    /// Whether this server holds the inode.
     fn is_here(&self, file: FileId) -> bool {
         self.authority(file) == self.server()
     }
@@ -281,8 +298,8 @@ impl Names {
         self.around.get().map_or(self.server(), |around| around.members.home(dir, name))
     }
 
-    /// Fails unless an entry is ours to hold.
-    fn demand_home(&self, dir: FileId, name: &Name) -> Result<()> {
+    /// Fails unless this server is the home of an entry.
+    fn check_home(&self, dir: FileId, name: &Name) -> Result<()> {
         let home = self.home(dir, name);
         if home == self.server() {
             return Ok(());
@@ -300,7 +317,7 @@ impl Names {
     }
 }
 
-/// What decides who may do what.
+/// The attributes that determine permissions.
 #[derive(Clone, Copy)]
 struct Rights {
     kind: FileKind,
@@ -321,8 +338,8 @@ impl From<&DirCopy> for Rights {
     }
 }
 
-/// Fails unless `who` may have `access`.
-fn demand(who: &Identity, id: FileId, rights: impl Into<Rights>, access: Access) -> Result<()> {
+/// Fails unless `who` has `access`.
+fn check_access(who: &Identity, id: FileId, rights: impl Into<Rights>, access: Access) -> Result<()> {
     let Rights { kind, mode, uid, gid } = rights.into();
     let time = Time::default();
     let (links, size, buffered) = (0, 0, 0);
@@ -355,15 +372,16 @@ fn no_entry(dir: FileId, name: &Name) -> Error {
 }
 
 fn no_file(id: FileId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("file {id} does not exist (any more)"))
+    Error::new(ErrorKind::NotFound, format!("file {id} does not exist"))
 }
 
 fn taken(dir: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::Exists, format!("{name:?} exists already in directory {dir}"))
+    Error::new(ErrorKind::Exists, format!("{name:?} already exists in directory {dir}"))
 }
 
 fn contended(dir: FileId, name: &Name) -> Error {
-    let text = format!("{name:?} in directory {dir} changed {MAX_TRIES} times while we looked: try again");
+    let text =
+        format!("{name:?} in directory {dir} changed {MAX_TRIES} times during the operation: try again");
     Error::new(ErrorKind::Busy, text)
 }
 

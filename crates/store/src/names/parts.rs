@@ -1,20 +1,20 @@
-//! What one server does for an intent: checked when it is prepared, done when it is finished.
+//! The part of one server in an intent: checked when it is prepared, carried out when it is finished.
 
 use super::edit::Edit;
-use super::make::demand_linkable;
+use super::make::check_linkable;
 use super::remove::{Fate, lose_name, sticky};
 use super::talk::{InodePart, Part};
-use super::{Attempt, Inode, Names, Obstacle, Stopped, demand, is_owner, no_file};
+use super::{Attempt, Inode, Names, Obstacle, Stopped, check_access, is_owner, no_file};
 use forebay_model::{Access, Error, FileId, FileKind, Identity, Result, Stamp};
 
-/// That an inode may be written is asked so many places behind that its name may be taken.
+/// Distance in the order of checks from the entry check of a part to its inode's write permission check.
 pub(super) const WRITES: usize = 4;
 
 /// Why a part cannot be prepared.
 pub(super) enum Refusal {
-    /// It cannot be, and this is its place in the whole.
+    /// It is refused; with its position in the order of checks.
     Refused(usize, Error),
-    /// Something has to be done first, or all be tried again.
+    /// An obstacle must be resolved, or everything retried.
     Stopped(Stopped),
 }
 
@@ -31,7 +31,7 @@ impl From<Error> for Refusal {
 }
 
 impl Part {
-    /// Whose stripe guards it.
+    /// The id whose stripe guards it.
     pub(super) fn guard(&self) -> FileId {
         match self {
             Part::Entry { dir, .. } | Part::Seal(dir) => *dir,
@@ -41,8 +41,8 @@ impl Part {
 }
 
 impl Names {
-    /// Fails unless a part can be done. The caller holds its stripe, and nobody has it locked. Returns an inode that
-    /// gains a name, as it will be.
+    /// Fails unless a part can be carried out. The caller holds its stripe, and no intent has it locked. Returns the
+    /// future state of an inode that gains a name.
     pub(super) fn check_part(
         &self,
         who: &Identity,
@@ -52,7 +52,7 @@ impl Names {
     ) -> Result<Option<(FileId, Inode)>, Refusal> {
         match part {
             Part::Entry { dir, name, was, becomes } => {
-                self.demand_home(*dir, name)?;
+                self.check_home(*dir, name)?;
                 if becomes.is_some() {
                     refuse(place, self.dir(*dir).map(drop))?;
                 }
@@ -63,8 +63,8 @@ impl Names {
             }
             Part::Inode(part) => self.check_inode(who, now, place, part),
             Part::Seal(dir) => {
-                refuse(place, self.demand_empty(*dir).map_err(Stopped::from))?;
-                // Nobody makes an entry in it any more, and when it is gone nobody must take it for being there.
+                refuse(place, self.check_empty(*dir).map_err(Stopped::from))?;
+                // No thread creates an entry in it any more, and after its removal no copy of it may be used.
                 self.copies.drop_copy(*dir);
                 Ok(None)
             }
@@ -82,7 +82,7 @@ impl Names {
         let inode = match (self.find_inode(file)?, leaves) {
             (Some(inode), Some(dir)) if inode.parents.contains(&dir) => inode,
             (Some(inode), None) => inode,
-            // The name that leads to it went meanwhile.
+            // The name that leads to it was removed meanwhile.
             (_, Some(_)) => return Err(again()),
             (None, None) => return Err(Refusal::Refused(place, no_file(file))),
         };
@@ -93,23 +93,23 @@ impl Names {
             return Err(Refusal::Refused(place, refusal));
         }
         if part.writes {
-            let allowed = demand(who, file, &inode, Access::WRITE);
+            let allowed = check_access(who, file, &inode, Access::WRITE);
             refuse(place + WRITES, allowed.map_err(Stopped::from))?;
         }
         if inode.kind() == FileKind::Directory && joins.is_some() {
-            self.copies.demand_none_lent(file)?;
+            self.copies.check_none_lent(file)?;
         }
         if leaves.is_some() {
             return Ok(None);
         }
-        refuse(place, demand_linkable(file, &inode).map_err(Stopped::from))?;
+        refuse(place, check_linkable(file, &inode).map_err(Stopped::from))?;
         let mut after = inode;
         after.parents.extend(joins);
         after.changed(now);
         Ok(Some((file, after)))
     }
 
-    /// Does a part. Returns a file that has no name left and may be open.
+    /// Carries out a part. Returns a file that has no name left and may be open.
     pub(super) fn do_part(&self, edit: &mut Edit<'_>, now: Stamp, part: &Part) -> Result<Option<FileId>> {
         match part {
             Part::Entry { dir, name, was, becomes } => {
@@ -124,7 +124,7 @@ impl Names {
             }
             Part::Seal(dir) => {
                 edit.drop_share(*dir);
-                // It may have been asked for again since it was sealed.
+                // A copy may have been requested again since it was sealed.
                 self.copies.drop_copy(*dir);
             }
             Part::Inode(InodePart { file, leaves: Some(dir), joins: None, .. }) => {
@@ -145,7 +145,7 @@ impl Names {
     }
 }
 
-/// Gives a failure its place; obstacles have none.
+/// Adds its position to a refusal; obstacles have none.
 fn refuse(place: usize, checked: Attempt<()>) -> Result<(), Refusal> {
     match checked {
         Err(Stopped::Failed(error)) if !is_ours(&error) => Err(Refusal::Refused(place, error)),
@@ -153,7 +153,7 @@ fn refuse(place: usize, checked: Attempt<()>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether an error says something of this store and not of the part.
+/// Whether an error concerns this store and not the part.
 fn is_ours(error: &Error) -> bool {
     use forebay_model::ErrorKind::{BadStore, Io, NoSpace};
     matches!(error.kind(), BadStore | Io | NoSpace)

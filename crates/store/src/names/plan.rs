@@ -1,47 +1,47 @@
-//! From an operation to the parts that servers have in it.
+//! Splits an operation into the parts of the servers.
 
 use super::parts::WRITES;
-use super::remove::{demand_kind, is_restricted};
+use super::remove::{check_kind, is_restricted};
 use super::rename::{Moves, Place};
-use super::talk::{Ask, Carried, InodePart, Op, Part, Sticky};
-use super::{DirCopy, Names, Obstacle, Stopped, Target, demand, no_entry, no_file, taken};
+use super::talk::{Carried, InodePart, NameRequest, Op, Part, Sticky};
+use super::{DirCopy, Names, Obstacle, Stopped, Target, check_access, no_entry, no_file, taken};
 use forebay_model::{Access, Error, FileId, FileKind, Identity, Name, RenameMode, Result, ServerId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What was asked of other servers for an operation.
+/// Replies of other servers needed to plan an operation.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) entries: HashMap<(FileId, Name), Option<Target>>,
     pub(super) kinds: HashMap<FileId, FileKind>,
 }
 
-/// What is to be done.
+/// How to carry out an operation.
 pub(super) enum Planned {
-    /// Another server has to coordinate it.
+    /// Another server must coordinate it.
     Forward(ServerId),
-    /// These parts.
+    /// With these parts.
     Parts(Box<Plan>),
 }
 
-/// Parts, and what speaks against them.
+/// Parts, and reasons to refuse them.
 #[derive(Default)]
 pub(super) struct Plan {
-    /// The parts, each with its server and its place in the order in which checks are made.
+    /// The parts, each with its server and its position in the order of checks.
     pub(super) parts: Vec<(ServerId, usize, Part)>,
-    /// What the coordinator itself has against it, in its place.
+    /// Refusals of the coordinator itself, with their positions.
     pub(super) refusals: Vec<(usize, Error)>,
-    /// What it comes to if all is as it was seen.
+    /// The outcome if the lookups are confirmed.
     pub(super) outcome: Outcome,
 }
 
-/// What an operation comes to.
+/// The outcome of an operation.
 pub(super) enum Outcome {
-    /// The parts are done.
+    /// The parts are carried out.
     Carried(Carried),
-    /// Nothing is done. What was seen was read at different times, so it is locked once to be sure.
-    Told(Result<Carried>),
+    /// Nothing is changed. The lookups were made at different times, so the parts are locked once to confirm them.
+    Unchanged(Result<Carried>),
 }
 
 impl Default for Outcome {
@@ -52,10 +52,10 @@ impl Default for Outcome {
 
 /// Why there is no plan.
 pub(super) enum NoPlan {
-    /// It cannot be, or something is in the way.
+    /// It fails, or an obstacle must be resolved.
     Stopped(Stopped),
-    /// This has to be asked first.
-    Unknown(ServerId, Ask),
+    /// This request must be sent first.
+    Unknown(ServerId, NameRequest),
 }
 
 impl<E: Into<Stopped>> From<E> for NoPlan {
@@ -64,7 +64,8 @@ impl<E: Into<Stopped>> From<E> for NoPlan {
     }
 }
 
-/// Only one directory changes its parent at a time; whoever holds this may check that it does not end up in itself.
+/// The cluster-wide lock on changes of parent directories; its holder may check that a directory does not become its
+/// own descendant.
 pub(super) struct Moving(Arc<AtomicBool>);
 
 impl Drop for Moving {
@@ -73,7 +74,7 @@ impl Drop for Moving {
     }
 }
 
-// The order in which an operation is checked, as in the operations of one server.
+// The order of checks, as in single-server operations.
 const SOURCE: usize = 2;
 const INTO: usize = 3;
 const TARGET: usize = 4;
@@ -81,7 +82,7 @@ const ALIKE: usize = 5;
 const EMPTY: usize = TARGET + WRITES + 1;
 
 impl Names {
-    /// What an operation needs done where. `moving` is taken if a directory changes its parent.
+    /// The parts of an operation. `moving` is taken if a directory changes its parent.
     pub(super) fn plan(
         &self,
         who: &Identity,
@@ -93,6 +94,7 @@ impl Names {
             Op::Unlink { dir, name } => self.plan_removal(who, (*dir, name), known, false),
             Op::RemoveDir { dir, name } => self.plan_removal(who, (*dir, name), known, true),
             Op::Link { file, dir, name } => self.plan_link(who, *file, (*dir, name), known),
+            Op::Rescue { file, dir, name } => self.plan_rescue((*file, *dir), name, known),
             Op::Rename { dir, name, to_dir, to_name, mode } => {
                 let (from, to) = (Place { dir: *dir, name }, Place { dir: *to_dir, name: to_name });
                 self.plan_rename(who, from, to, *mode, known, moving)
@@ -100,15 +102,20 @@ impl Names {
         }
     }
 
-    /// Where a name leads, here or as its home said.
-    fn look(&self, dir: FileId, name: &Name, known: &Known) -> Result<Option<Target>, NoPlan> {
+    /// The target of an entry, local or as its home replied.
+    pub(super) fn known_entry(
+        &self,
+        dir: FileId,
+        name: &Name,
+        known: &Known,
+    ) -> Result<Option<Target>, NoPlan> {
         let home = self.home(dir, name);
         if home == self.server() {
             return Ok(self.settled_entry(dir, name)?);
         }
         match known.entries.get(&(dir, name.clone())) {
             Some(target) => Ok(*target),
-            None => Err(NoPlan::Unknown(home, Ask::Entry(dir, name.clone()))),
+            None => Err(NoPlan::Unknown(home, NameRequest::Entry(dir, name.clone()))),
         }
     }
 
@@ -120,8 +127,8 @@ impl Names {
         want_dir: bool,
     ) -> Result<Planned, NoPlan> {
         let parent = self.searched(who, dir)?;
-        let target = self.look(dir, name, known)?.ok_or_else(|| no_entry(dir, name))?;
-        demand(who, dir, &parent, Access::ENTRIES)?;
+        let target = self.known_entry(dir, name, known)?.ok_or_else(|| no_entry(dir, name))?;
+        check_access(who, dir, &parent, Access::ENTRIES)?;
         let mut plan = Plan::default();
         self.add_entry(&mut plan, Place { dir, name }, Some(target), None);
         self.add_inode(
@@ -131,7 +138,7 @@ impl Names {
             (dir, &parent),
             InodePart { leaves: Some(dir), ..InodePart::of(target.file, name) },
         )?;
-        plan.refuse(ALIKE, demand_kind(dir, name, target, want_dir));
+        plan.refuse(ALIKE, check_kind(dir, name, target, want_dir));
         if target.kind == FileKind::Directory {
             self.add_seals(&mut plan, target.file);
         }
@@ -147,15 +154,15 @@ impl Names {
         known: &Known,
     ) -> Result<Planned, NoPlan> {
         let parent = self.searched(who, dir)?;
-        if self.look(dir, name, known)?.is_some() {
+        if self.known_entry(dir, name, known)?.is_some() {
             return Err(taken(dir, name).into());
         }
-        demand(who, dir, &parent, Access::ENTRIES)?;
+        check_access(who, dir, &parent, Access::ENTRIES)?;
         let authority = self.known_authority(file)?;
         let kind = match known.kinds.get(&file) {
             Some(&kind) => kind,
             None if authority == self.server() => self.inode(file)?.kind(),
-            None => return Err(NoPlan::Unknown(authority, Ask::Kind(file))),
+            None => return Err(NoPlan::Unknown(authority, NameRequest::Kind(file))),
         };
         let mut plan = Plan::default();
         self.add_entry(&mut plan, Place { dir, name }, None, Some(Target { file, kind }));
@@ -174,14 +181,15 @@ impl Names {
         moving: &mut Option<Moving>,
     ) -> Result<Planned, NoPlan> {
         let dirs = (self.searched(who, from.dir)?, self.searched(who, to.dir)?);
-        let found = (self.look(from.dir, from.name, known)?, self.look(to.dir, to.name, known)?);
-        let told = match self.plan_moves(who, (from, to, found, mode), (&dirs.0, &dirs.1), moving) {
+        let found =
+            (self.known_entry(from.dir, from.name, known)?, self.known_entry(to.dir, to.name, known)?);
+        let result = match self.plan_moves(who, (from, to, found, mode), (&dirs.0, &dirs.1), moving) {
             Ok(Some(planned)) => return Ok(planned),
             Ok(None) => Ok(Carried::default()),
             Err(NoPlan::Stopped(Stopped::Failed(error))) => Err(error),
             Err(other) => return Err(other),
         };
-        let mut plan = Plan { outcome: Outcome::Told(told), ..Plan::default() };
+        let mut plan = Plan { outcome: Outcome::Unchanged(result), ..Plan::default() };
         self.add_entry(&mut plan, from, found.0, found.0);
         if (from.dir, from.name) != (to.dir, to.name) {
             self.add_entry(&mut plan, to, found.1, found.1);
@@ -189,7 +197,7 @@ impl Names {
         Ok(Planned::Parts(Box::new(plan)))
     }
 
-    /// What a move needs; nothing if it is none.
+    /// The moves of a rename; `None` if there is nothing to do.
     fn plan_moves(
         &self,
         who: &Identity,
@@ -204,11 +212,11 @@ impl Names {
                 _ => self.take_moving(moving)?,
             }
         }
-        self.demand_no_loop(&moves)?;
+        self.check_no_loop(&moves)?;
         if moves.is_nothing() {
             return Ok(None);
         }
-        demand(who, from.dir, dirs.0, Access::ENTRIES)?;
+        check_access(who, from.dir, dirs.0, Access::ENTRIES)?;
         Ok(Some(Planned::Parts(Box::new(self.rename_parts(who, &moves, dirs)?))))
     }
 
@@ -232,7 +240,7 @@ impl Names {
             ..InodePart::of(source.file, from.name)
         };
         self.add_inode(&mut plan, SOURCE, who, (from.dir, dirs.0), part)?;
-        plan.refuse(INTO, demand(who, to.dir, dirs.1, Access::ENTRIES));
+        plan.refuse(INTO, check_access(who, to.dir, dirs.1, Access::ENTRIES));
         let Some(target) = target else { return Ok(plan) };
         let part = InodePart { leaves: Some(to.dir), ..InodePart::of(target.file, to.name) };
         let part = match swapped {
@@ -245,7 +253,7 @@ impl Names {
             None => part,
         };
         self.add_inode(&mut plan, TARGET, who, (to.dir, dirs.1), part)?;
-        plan.refuse(ALIKE, moves.demand_alike(target));
+        plan.refuse(ALIKE, moves.check_alike(target));
         if swapped.is_none() {
             if is_dir(target) {
                 self.add_seals(&mut plan, target.file);
@@ -255,12 +263,18 @@ impl Names {
         Ok(plan)
     }
 
-    fn add_entry(&self, plan: &mut Plan, at: Place<'_>, was: Option<Target>, becomes: Option<Target>) {
+    pub(super) fn add_entry(
+        &self,
+        plan: &mut Plan,
+        at: Place<'_>,
+        was: Option<Target>,
+        becomes: Option<Target>,
+    ) {
         let part = Part::Entry { dir: at.dir, name: at.name.clone(), was, becomes };
         plan.parts.push((self.home(at.dir, at.name), 0, part));
     }
 
-    /// Adds what happens to an inode with a name in a directory.
+    /// Adds the change of an inode's names in a directory.
     fn add_inode(
         &self,
         plan: &mut Plan,
@@ -275,12 +289,12 @@ impl Names {
         Ok(())
     }
 
-    /// A directory that will be gone is empty everywhere.
+    /// A directory to be removed must be empty on all servers.
     fn add_seals(&self, plan: &mut Plan, dir: FileId) {
-        plan.parts.extend(self.everybody().into_iter().map(|server| (server, EMPTY, Part::Seal(dir))));
+        plan.parts.extend(self.all_servers().into_iter().map(|server| (server, EMPTY, Part::Seal(dir))));
     }
 
-    fn everybody(&self) -> Vec<ServerId> {
+    fn all_servers(&self) -> Vec<ServerId> {
         match self.around.get() {
             Some(around) => around.members.servers().collect(),
             None => vec![self.server()],
@@ -291,7 +305,7 @@ impl Names {
         self.around.get().map_or(self.server(), |around| around.members.first())
     }
 
-    fn known_authority(&self, file: FileId) -> Result<ServerId> {
+    pub(super) fn known_authority(&self, file: FileId) -> Result<ServerId> {
         let authority = self.authority(file);
         let is_member = self.around.get().is_none_or(|around| around.members.contains(authority));
         if is_member { Ok(authority) } else { Err(no_file(file)) }
@@ -322,13 +336,13 @@ impl Outcome {
 }
 
 impl InodePart {
-    fn of(file: FileId, name: &Name) -> InodePart {
+    pub(super) fn of(file: FileId, name: &Name) -> InodePart {
         InodePart { file, leaves: None, joins: None, name: name.clone(), sticky: None, writes: false }
     }
 }
 
 impl Moves<'_> {
-    /// Whether a directory gets another parent.
+    /// Whether a directory changes its parent.
     fn changes_parents(&self) -> bool {
         let is_dir = |target: Target| target.kind == FileKind::Directory;
         let swapped = self.target.is_some_and(|target| self.mode == RenameMode::Exchange && is_dir(target));

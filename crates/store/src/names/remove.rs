@@ -1,9 +1,9 @@
-//! Removing names, and files that have none left.
+//! Removal of names, and of files without names.
 
 use super::edit::Edit;
 use super::key::{self, Target};
 use super::{
-    Attempt, DirCopy, Inode, MAX_TRIES, Names, Obstacle, STICKY, contended, damaged, demand, is_owner,
+    Attempt, DirCopy, Inode, MAX_TRIES, Names, Obstacle, STICKY, check_access, contended, damaged, is_owner,
     no_entry,
 };
 use crate::meta::Batch;
@@ -14,33 +14,33 @@ use std::sync::atomic::Ordering;
 /// A file that lost a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unlinked {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// Its inode, as it is now; of something that is gone, as it was last.
+    /// Its inode after the change; for a removed file, its last state.
     pub inode: Inode,
-    /// What became of it.
+    /// What happened to it.
     pub fate: Fate,
 }
 
-/// What becomes of a file that loses a name.
+/// The fate of a file that loses a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It has other names.
     Named,
-    /// That was the last name of a file with bytes: it stays until [`Names::bury`], since it may be open.
+    /// It was the last name of a regular file, which stays until [`Names::reap`] because it may be open.
     Orphaned,
-    /// Nothing is left of it: a directory, a symbolic link, or a special file.
+    /// It is removed: a directory, a symbolic link or a special file.
     Gone,
 }
 
 impl Names {
-    /// Removes a name of something that is not a directory.
+    /// Removes a name of a file that is not a directory.
     pub fn unlink(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Attempt<Unlinked> {
         self.unlink_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
     }
 
-    /// The same, committed by `via`, which may have more to do first. The name is locked meanwhile; if `via` fails
-    /// nothing has happened here.
+    /// Like [`Names::unlink`], but committed by `via`, which may do work first. The name is locked meanwhile; if `via`
+    /// fails, nothing has changed.
     pub fn unlink_via(
         &self,
         who: &Identity,
@@ -57,7 +57,7 @@ impl Names {
         self.remove_dir_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
     }
 
-    /// The same, committed by `via`: see [`Names::unlink_via`].
+    /// Like [`Names::remove_dir`], but committed by `via`: see [`Names::unlink_via`].
     pub fn remove_dir_via(
         &self,
         who: &Identity,
@@ -69,7 +69,7 @@ impl Names {
         self.remove(who, dir, name, now, true, via)
     }
 
-    /// Files without a name that were not buried yet.
+    /// Files without a name that are not reaped yet.
     pub fn orphans(&self) -> Result<Vec<FileId>> {
         let (mut orphans, mut bad) = (Vec::new(), None);
         self.kv.scan(key::ORPHANS, &[], &mut |key, _| match key::split_id(key) {
@@ -85,24 +85,25 @@ impl Names {
         bad.map_or(Ok(orphans), Err)
     }
 
-    /// The removal of everything about an orphan, for the caller to commit together with the end of its bytes.
-    /// To be called once for each orphan, when nobody has it open.
-    pub fn bury(&self, file: FileId) -> Result<Batch> {
+    /// Removes all records of an orphan; `via` commits this together with the removal of its bytes. Call it once for
+    /// each orphan, when it is not open. The inode is locked meanwhile: a concurrent update of it happens before, or
+    /// finds it gone.
+    pub fn reap(&self, file: FileId, via: impl FnOnce(Batch) -> Result<()>) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
         if self.kv.get(&key::orphan(file))?.is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("file {file} is no orphan: it cannot be buried"),
+                format!("file {file} is not an orphan: it cannot be reaped"),
             ));
         }
         let mut edit = self.edit();
         edit.erase(file)?;
         edit.remove(key::orphan(file));
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        Ok(edit.into_batch())
+        edit.commit_via(via)
     }
 
-    /// The same for a file that loses its last name in this batch, and is open nowhere: nothing of it stays. `via` commits.
-    pub fn bury_with(
+    /// Like [`Names::reap`], for a file that loses its last name in this batch and is not open. `via` commits.
+    pub fn reap_with(
         &self,
         file: FileId,
         mut batch: Batch,
@@ -110,7 +111,7 @@ impl Names {
     ) -> Result<()> {
         let mut edit = self.edit();
         edit.erase(file)?;
-        // What would become of it if it stayed: nobody ever sees that.
+        // Leave out the records of an orphan that would never be visible.
         batch.leave_out(&[&key::inode(file), &key::orphan(file)]);
         batch.append(edit.into_batch());
         via(batch)?;
@@ -127,12 +128,12 @@ impl Names {
         want_dir: bool,
         mut via: impl FnMut(&Unlinked, Batch) -> Result<()>,
     ) -> Attempt<Unlinked> {
-        self.demand_home(dir, name)?;
+        self.check_home(dir, name)?;
         for _ in 0..MAX_TRIES {
             let seen = self.entry(dir, name)?;
             let _held = self.locks.hold(&[dir, seen.map_or(dir, |target| target.file)]);
             let parent = self.dir(dir)?;
-            demand(who, dir, &parent, Access::EXECUTE)?;
+            check_access(who, dir, &parent, Access::EXECUTE)?;
             self.holds.entry_is_free(dir, name)?;
             let target = self.entry(dir, name)?.ok_or_else(|| no_entry(dir, name))?;
             if seen != Some(target) {
@@ -145,7 +146,7 @@ impl Names {
             let mut edit = self.edit();
             let inode = edit.inode(target.file)?;
             may_take(who, dir, &parent, name, inode)?;
-            demand_kind(dir, name, target, want_dir)?;
+            check_kind(dir, name, target, want_dir)?;
             let unlinked = self.drop_name(&mut edit, dir, target, now)?;
             edit.remove_entry(dir, name);
             edit.commit_via(|batch| via(&unlinked, batch))?;
@@ -154,12 +155,12 @@ impl Names {
         Err(contended(dir, name).into())
     }
 
-    /// Whether other servers have a say in what becomes of a name.
+    /// Whether removing a name involves other servers.
     pub(super) fn concerns_others(&self, target: Target) -> bool {
-        self.is_several() && (target.kind == FileKind::Directory || !self.is_here(target.file))
+        self.is_cluster() && (target.kind == FileKind::Directory || !self.is_here(target.file))
     }
 
-    /// Takes a name in `dir` from a file, and ends the file if that was its last. The entry is the caller's.
+    /// Removes a name in `dir` from a file, and removes the file if it was the last. The caller removes the entry.
     pub(super) fn drop_name(
         &self,
         edit: &mut Edit<'_>,
@@ -170,15 +171,15 @@ impl Names {
         let file = target.file;
         let is_dir = target.kind == FileKind::Directory;
         if is_dir {
-            self.demand_empty(file)?;
+            self.check_empty(file)?;
             edit.drop_share(file);
         }
         edit.entries_changed(dir, -i32::from(is_dir), now)?;
         lose_name(edit, file, dir, now)
     }
 
-    /// Fails unless a directory has no entries here.
-    pub(super) fn demand_empty(&self, dir: FileId) -> Result<()> {
+    /// Fails unless a directory has no entries on this server.
+    pub(super) fn check_empty(&self, dir: FileId) -> Result<()> {
         let mut empty = true;
         self.kv.scan(&key::entries(dir), &[], &mut |_, _| {
             empty = false;
@@ -191,7 +192,7 @@ impl Names {
     }
 }
 
-/// Takes a name in `dir` from an inode, and ends it if that was its last.
+/// Removes a name in `dir` from an inode, and removes the inode if it was the last.
 pub(super) fn lose_name(edit: &mut Edit<'_>, file: FileId, dir: FileId, now: Stamp) -> Result<Unlinked> {
     let inode = edit.inode(file)?;
     inode.leave(file, dir)?;
@@ -211,7 +212,7 @@ pub(super) fn lose_name(edit: &mut Edit<'_>, file: FileId, dir: FileId, now: Sta
     Ok(Unlinked { file, inode, fate })
 }
 
-/// Fails unless `who` may take a name out of a directory: in a sticky one only owners may.
+/// Fails unless `who` may remove a name from a directory; in a sticky directory only owners may.
 pub(super) fn may_take(
     who: &Identity,
     dir: FileId,
@@ -219,14 +220,14 @@ pub(super) fn may_take(
     name: &Name,
     inode: &Inode,
 ) -> Result<()> {
-    demand(who, dir, parent, Access::ENTRIES)?;
+    check_access(who, dir, parent, Access::ENTRIES)?;
     match is_restricted(who, parent) && !is_owner(who, inode) {
         true => Err(sticky(who, dir, parent.uid, name, inode)),
         false => Ok(()),
     }
 }
 
-/// Whether `who` may take out of a directory only what is his own.
+/// Whether `who` may remove only its own files from a directory.
 pub(super) fn is_restricted(who: &Identity, parent: &DirCopy) -> bool {
     parent.mode & STICKY != 0 && !is_owner(who, parent)
 }
@@ -240,8 +241,8 @@ pub(super) fn sticky(who: &Identity, dir: FileId, owner: Uid, name: &Name, inode
     Error::new(ErrorKind::NotPermitted, text)
 }
 
-/// Fails if a directory was wanted and there is none, or the other way round.
-pub(super) fn demand_kind(dir: FileId, name: &Name, target: Target, want_dir: bool) -> Result<()> {
+/// Fails if the target is a directory and must not be, or is not and must be.
+pub(super) fn check_kind(dir: FileId, name: &Name, target: Target, want_dir: bool) -> Result<()> {
     match (want_dir, target.kind == FileKind::Directory) {
         (true, false) => Err(not_directory(dir, name)),
         (false, true) => Err(is_directory(dir, name)),

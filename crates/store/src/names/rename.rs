@@ -1,21 +1,21 @@
-//! Moving names.
+//! Renaming.
 
 use super::edit::Edit;
 use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
-use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, contended, demand, no_entry, taken};
+use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, check_access, contended, no_entry, taken};
 use crate::meta::Batch;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
 use std::sync::PoisonError;
 
-/// What a rename does.
+/// The result of a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
-    /// What moves.
+    /// The moved file.
     pub source: (FileId, FileKind),
-    /// What has the new name before.
+    /// The previous target of the new name.
     pub target: Option<(FileId, FileKind)>,
-    /// What becomes of that, unless the two are swapped.
+    /// What happened to the previous target, unless both were exchanged.
     pub replaced: Option<Unlinked>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Place<'a> {
     pub(super) name: &'a Name,
 }
 
-/// Both ends of a move, and what is there.
+/// Source and target of a rename, with their current files.
 pub(super) struct Moves<'a> {
     pub(super) from: Place<'a>,
     pub(super) to: Place<'a>,
@@ -36,7 +36,7 @@ pub(super) struct Moves<'a> {
 }
 
 impl Names {
-    /// Moves a name, and says what it replaced, if anything.
+    /// Renames an entry and returns what it replaced.
     #[expect(clippy::too_many_arguments, reason = "two places, who, how and when")]
     pub fn rename(
         &self,
@@ -51,8 +51,8 @@ impl Names {
         self.rename_via(who, dir, name, to_dir, to_name, mode, now, |_, batch| self.kv.commit(batch))
     }
 
-    /// The same, committed by `via`, which may have more to do first. Both names are locked meanwhile; if `via` fails
-    /// nothing has happened here.
+    /// Like [`Names::rename`], but committed by `via`, which may do work first. Both names are locked meanwhile; if
+    /// `via` fails, nothing has changed.
     #[expect(clippy::too_many_arguments, reason = "two places, who, how and when")]
     pub fn rename_via(
         &self,
@@ -65,7 +65,7 @@ impl Names {
         now: Stamp,
         mut via: impl FnMut(&Renamed, Batch) -> Result<()>,
     ) -> Attempt<Option<Unlinked>> {
-        self.demand_home(dir, name)?;
+        self.check_home(dir, name)?;
         if self.home(to_dir, to_name) != self.server() {
             return Err(Obstacle::Several.into());
         }
@@ -90,14 +90,14 @@ impl Names {
             if ends.into_iter().flatten().any(|target| self.concerns_others(target)) {
                 return Err(Obstacle::Several.into());
             }
-            self.demand_no_loop(&moves)?;
-            // Two names of one file, or one name twice: POSIX wants that nothing happens.
+            self.check_no_loop(&moves)?;
+            // Two names of one file, or the same name twice: POSIX requires that nothing happens.
             if moves.is_nothing() {
                 return Ok(None);
             }
             ends.into_iter().flatten().try_for_each(|target| self.holds.file_is_free(target.file))?;
             let mut edit = self.edit();
-            moves.demand_permission(who, (&dirs.0, &dirs.1), &mut edit)?;
+            moves.check_permission(who, (&dirs.0, &dirs.1), &mut edit)?;
             let replaced = self.carry_out(&mut edit, &moves, now)?;
             let source = (moves.source.file, moves.source.kind);
             let renamed =
@@ -111,7 +111,7 @@ impl Names {
     /// A directory that `who` may search.
     pub(super) fn searched(&self, who: &Identity, dir: FileId) -> Attempt<DirCopy> {
         let copy = self.dir(dir)?;
-        demand(who, dir, &copy, Access::EXECUTE)?;
+        check_access(who, dir, &copy, Access::EXECUTE)?;
         Ok(copy)
     }
 
@@ -135,8 +135,8 @@ impl Names {
         Ok(replaced)
     }
 
-    /// Fails if a directory would end up in itself. The caller holds the tree lock.
-    pub(super) fn demand_no_loop(&self, moves: &Moves<'_>) -> Attempt<()> {
+    /// Fails if a directory would become its own descendant. The caller holds the tree lock.
+    pub(super) fn check_no_loop(&self, moves: &Moves<'_>) -> Attempt<()> {
         if moves.from.dir == moves.to.dir {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl Names {
 }
 
 impl<'a> Moves<'a> {
-    /// What is to be moved, if what was found at both ends allows it.
+    /// The moves, if the files at both ends allow them.
     pub(super) fn new(
         from: Place<'a>,
         to: Place<'a>,
@@ -177,12 +177,12 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Whether both names lead to one file.
+    /// Whether both names lead to the same file.
     pub(super) fn is_nothing(&self) -> bool {
         self.target.is_some_and(|target| target.file == self.source.file)
     }
 
-    fn demand_permission(
+    fn check_permission(
         &self,
         who: &Identity,
         (from, to): (&DirCopy, &DirCopy),
@@ -195,29 +195,29 @@ impl<'a> Moves<'a> {
             None => None,
         };
         match &target {
-            None => demand(who, self.to.dir, to, Access::ENTRIES)?,
+            None => check_access(who, self.to.dir, to, Access::ENTRIES)?,
             Some((target, inode)) => {
                 may_take(who, self.to.dir, to, self.to.name, inode)?;
-                self.demand_alike(*target)?;
+                self.check_alike(*target)?;
             }
         }
-        // A directory that changes its parent is itself written: its ".." changes.
+        // Moving a directory to another parent writes to it, because its ".." changes.
         if self.from.dir != self.to.dir {
             if self.source.kind == FileKind::Directory {
-                demand(who, self.source.file, &source, Access::WRITE)?;
+                check_access(who, self.source.file, &source, Access::WRITE)?;
             }
             if let Some((target, inode)) = &target
                 && self.mode == RenameMode::Exchange
                 && target.kind == FileKind::Directory
             {
-                demand(who, target.file, inode, Access::WRITE)?;
+                check_access(who, target.file, inode, Access::WRITE)?;
             }
         }
         Ok(())
     }
 
-    /// A directory replaces only a directory, anything else only something that is none.
-    pub(super) fn demand_alike(&self, target: Target) -> Result<()> {
+    /// A directory replaces only a directory, any other file only a file that is not a directory.
+    pub(super) fn check_alike(&self, target: Target) -> Result<()> {
         let is_dir = |target: Target| target.kind == FileKind::Directory;
         match (self.mode, is_dir(self.source), is_dir(target)) {
             (RenameMode::Exchange, ..) => Ok(()),
@@ -228,7 +228,7 @@ impl<'a> Moves<'a> {
     }
 }
 
-/// Lets a file know that one of its names went to another place, and the directories too.
+/// Updates a file and both directories after one of its names moved.
 fn shift(edit: &mut Edit<'_>, target: Target, from: Place<'_>, to: Place<'_>, now: Stamp) -> Result<()> {
     let moved = from.dir != to.dir;
     let by = i32::from(moved && target.kind == FileKind::Directory);

@@ -1,21 +1,21 @@
-//! What each home of a directory's entries counts for it.
+//! Each server's contribution to the attributes of a directory.
 
 use super::{Attempt, Facts, Names, damaged, key};
 use forebay_model::{FileId, Result, Stamp};
 
 const VERSION: u8 = 1;
 
-/// What the entries of a directory that are at home here add to its attributes.
+/// The contribution of the entries on this server to the attributes of their directory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Share {
-    /// How many of them are directories.
+    /// Number of subdirectories among them.
     pub subdirs: u32,
-    /// When one of them last came, went or changed.
+    /// Their last change.
     pub touched: Option<Stamp>,
 }
 
 impl Share {
-    /// This and that together.
+    /// The sum of two shares.
     #[must_use]
     pub fn and(self, other: Share) -> Share {
         let subdirs = self.subdirs.saturating_add(other.subdirs);
@@ -28,8 +28,8 @@ impl Share {
 
     pub(super) fn counted(self, dir: FileId, by: i32) -> Result<Share> {
         let subdirs = self.subdirs.checked_add_signed(by);
-        let subdirs =
-            subdirs.ok_or_else(|| damaged(format!("directory {dir} miscounts the directories in it")))?;
+        let subdirs = subdirs
+            .ok_or_else(|| damaged(format!("directory {dir} has a wrong number of subdirectories")))?;
         Ok(Share { subdirs, ..self })
     }
 
@@ -50,7 +50,7 @@ impl Share {
             let touched = Stamp(u64::from_be_bytes(touched.try_into().ok()?));
             Some(Share { subdirs: u32::from_be_bytes(*subdirs), touched: Some(touched) })
         });
-        share.ok_or_else(|| damaged(format!("the counts of directory {dir} cannot be read")))
+        share.ok_or_else(|| damaged(format!("the share of directory {dir} cannot be read")))
     }
 }
 
@@ -61,13 +61,13 @@ impl From<Share> for Facts {
 }
 
 impl Names {
-    /// What this server's entries add to a directory's attributes, once it is settled where they lead.
+    /// This server's contribution to a directory's attributes, once no intent has its entries locked.
     pub fn settled_share(&self, dir: FileId) -> Attempt<Share> {
         self.holds.entries_are_settled(dir)?;
         Ok(self.share(dir)?)
     }
 
-    /// What this server's entries add to a directory's attributes.
+    /// This server's contribution to a directory's attributes.
     pub fn share(&self, dir: FileId) -> Result<Share> {
         let mut found = None;
         self.kv.view(&key::share(dir), &mut |bytes| found = bytes.map(|bytes| Share::decode(dir, bytes)))?;

@@ -1,32 +1,32 @@
-//! Why an operation did not happen: because it cannot, or because something has to be done about it first.
+//! Why an operation did not happen: it failed, or an obstacle must be resolved first.
 
 use super::talk::IntentId;
 use forebay_model::{Error, ErrorKind, FileId};
 
-/// What an operation comes to that may have to be tried again.
+/// The result of an operation that may have to be retried.
 pub type Attempt<T> = Result<T, Stopped>;
 
 /// Why an operation did not happen. Nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stopped {
-    /// It cannot.
+    /// It failed.
     Failed(Error),
-    /// It can, once this is out of the way.
+    /// It can be retried once this obstacle is resolved.
     Obstacle(Obstacle),
 }
 
-/// What stands in the way of an operation. Whoever called deals with it and calls again.
+/// An obstacle to an operation. The caller resolves it and retries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Obstacle {
     /// A copy of another server's directory is needed: [`super::Names::question`].
     Directory(FileId),
-    /// An intent has something locked, and may be decided already: [`super::Names::question`].
+    /// An intent holds a lock and may be decided already: [`super::Names::question`].
     Intent(IntentId),
     /// Other servers may hold copies of this directory, which is about to change: [`super::Names::withdraw`].
     Copies(FileId),
-    /// It concerns several servers: [`super::Names::task`].
+    /// It involves several servers: [`super::Names::task`].
     Several,
-    /// Somebody else is at it: pause.
+    /// A conflicting operation is in progress: wait.
     Busy,
 }
 
@@ -55,15 +55,15 @@ impl std::fmt::Display for Obstacle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Obstacle::Directory(dir) => {
-                write!(f, "directory {dir} belongs to server {}, which was not asked", dir.maker())
+                write!(f, "directory {dir} is on server {}, which was not queried: try again", dir.maker())
             }
             Obstacle::Intent(intent) => {
                 let server = intent.coordinator();
-                write!(f, "server {server} is in the middle of something that concerns this: try again")
+                write!(f, "server {server} has a conflicting operation in progress: try again")
             }
-            Obstacle::Copies(dir) => write!(f, "other servers know directory {dir} as it was: try again"),
-            Obstacle::Several => f.write_str("this concerns several servers: try again"),
-            Obstacle::Busy => f.write_str("something else that concerns this is under way: try again"),
+            Obstacle::Copies(dir) => write!(f, "other servers hold copies of directory {dir}: try again"),
+            Obstacle::Several => f.write_str("the operation involves several servers: try again"),
+            Obstacle::Busy => f.write_str("a conflicting operation is in progress: try again"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that one server holds of the namespace, shown one after the other.
+//! Iteration over all records that one server holds of the namespace.
 
 use super::key::{self, Target};
 use super::{Inode, Names};
@@ -6,7 +6,7 @@ use forebay_model::{FileId, Name, Result, ServerId, Sieve};
 use std::ops::ControlFlow;
 
 impl Names {
-    /// Shows every inode of ours. What cannot be read is passed over: checking the store finds it.
+    /// Visits every inode on this server. Skips unreadable ones, which the store check reports.
     pub fn each_inode(&self, visit: &mut dyn FnMut(FileId, &Inode) -> ControlFlow<()>) -> Result<()> {
         self.kv.scan(key::INODES, &[], &mut |key, value| {
             let inode = key::split_id(key).and_then(|(id, _)| Some((id, Inode::decode(id, value).ok()?)));
@@ -14,12 +14,12 @@ impl Names {
         })
     }
 
-    /// Whether the inode of a file is here.
+    /// Whether the inode of a file is on this server.
     pub fn has_inode(&self, file: FileId) -> Result<bool> {
         Ok(self.kv.get(&key::inode(file))?.is_some())
     }
 
-    /// Shows every entry that is at home here. What cannot be read is passed over: checking the store finds it.
+    /// Visits every entry on this server. Skips unreadable ones, which the store check reports.
     pub fn each_entry(&self, visit: &mut dyn FnMut(FileId, &Name, Target) -> ControlFlow<()>) -> Result<()> {
         self.kv.scan(key::ENTRIES, &[], &mut |key, value| {
             let entry = key::split_entry(key).and_then(|(dir, _, name)| {
@@ -30,13 +30,13 @@ impl Names {
         })
     }
 
-    /// Whether nothing is under way that changes where names of a directory lead.
+    /// Whether no intent may change entries of a directory.
     #[must_use]
     pub fn is_settled(&self, dir: FileId) -> bool {
         self.holds.entries_are_settled(dir).is_ok()
     }
 
-    /// Every name that an inode of ours says it has, by the directory that should hold it.
+    /// Every name recorded in an inode on this server, by the directory that should hold it.
     pub fn sift_inodes(&self, sample: u8) -> Result<Sieve> {
         let mut sieve = Sieve::new(sample);
         self.each_inode(&mut |file, inode| {
@@ -48,7 +48,7 @@ impl Names {
         Ok(sieve)
     }
 
-    /// Every name that is at home here and leads to a file that this server made.
+    /// Every entry on this server that leads to a file created by `maker`.
     pub fn sift_entries(&self, maker: ServerId, sample: u8) -> Result<Sieve> {
         let mut sieve = Sieve::new(sample);
         self.each_entry(&mut |dir, _, target| {

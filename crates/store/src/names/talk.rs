@@ -1,4 +1,4 @@
-//! What servers say to each other about names.
+//! Messages between servers about names.
 
 use super::key::Target;
 use super::{Inode, damaged};
@@ -9,234 +9,247 @@ use forebay_model::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Something that several servers do together or not at all; a number of the coordinator's that is never used again.
+/// Id of an operation that several servers carry out together or not at all. Allocated by the coordinator, never
+/// reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IntentId(pub(super) FileId);
 
 impl IntentId {
-    /// The server that decides about it.
+    /// The server that decides it.
     #[must_use]
     pub fn coordinator(self) -> ServerId {
         self.0.maker()
     }
 }
 
-/// What other servers know of a directory for as long as they have it on lease.
+/// A leased copy of another server's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirCopy {
     /// Permission bits.
     pub mode: u16,
-    /// Its owner.
+    /// Owner.
     pub uid: Uid,
-    /// Its group.
+    /// Group.
     pub gid: Gid,
-    /// The directory that holds it; the root is its own.
+    /// Its parent directory; the root is its own parent.
     pub parent: FileId,
-    /// Its name there; the root has none.
+    /// Its name in the parent; the root has none.
     pub name: Option<Name>,
-    /// How files that are made in it are laid out, if that was said.
+    /// The layout of new files in it, if set.
     pub striping: Option<Striping>,
-    /// Grows with every change of the above.
+    /// Increases with every change of the fields above.
     pub epoch: u64,
 }
 
-/// What one server asks another.
+/// A request from one server to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Ask {
+pub enum NameRequest {
     /// A copy of a directory.
     Copy(FileId),
-    /// To drop its copy of a directory, which is about to change.
+    /// Drop the copy of a directory, which is about to change.
     Drop(FileId),
-    /// What a file is.
+    /// The type of a file.
     Kind(FileId),
-    /// Where a name leads.
+    /// The target of an entry.
     Entry(FileId, Name),
-    /// Whether somebody can come to a file of its own by a path.
+    /// Whether an identity can reach a file of the receiver by a path.
     Reach(Identity, FileId),
-    /// To check, lock and note these parts of an intent, each with its place in the whole.
+    /// Check, lock and record these parts of an intent, each with its position in the order of checks.
     Prepare(Prepare),
-    /// To do, or to undo, what it prepared.
+    /// Carry out or undo the prepared parts.
     Finish(IntentId, Verdict),
-    /// What became of an intent.
+    /// The outcome of an intent.
     Verdict(IntentId),
-    /// To say when an intent has nothing locked there any more. Asked by those who have nothing locked themselves.
+    /// Reply when an intent holds no locks on the receiver any more. Sent only by servers that hold no locks
+    /// themselves.
     Settle(IntentId),
-    /// To carry out an operation as its coordinator: for [`super::Names::task`], not for [`super::Names::answer`].
+    /// Carry out an operation as its coordinator: for [`super::Names::task`], not for [`super::Names::answer`].
     Carry(Identity, Op),
+    /// Recreate a directory of the receiver whose inode was lost, with its remaining parent and name.
+    Revive(FileId, Option<(FileId, Name)>),
 }
 
-/// What one server tells another.
+/// A reply from one server to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Told {
-    /// It is done.
+pub enum NameReply {
+    /// Done.
     Done,
     /// The directory.
     Copy(DirCopy),
-    /// What the file is.
+    /// The type of the file.
     Kind(FileKind),
-    /// Where the name leads, if anywhere.
+    /// The target of the entry, if it exists.
     Entry(Option<Target>),
-    /// The parts are prepared; these inodes will be like this.
+    /// The parts are prepared; the future state of these inodes.
     Prepared(Vec<(FileId, Inode)>),
-    /// Something is not as it was: undo all and try again.
+    /// A lookup is outdated: undo everything and retry.
     Busy,
-    /// Another intent has something locked: undo all, wait for that, and try again.
+    /// Another intent holds a lock: undo everything, wait for that intent and retry.
     Locked(IntentId),
-    /// The part in this place cannot be.
+    /// The part at this position is refused.
     Refused(usize, Error),
-    /// What became of the intent; nothing if that is open.
+    /// The outcome of the intent; `None` while undecided.
     Verdict(Option<Verdict>),
     /// The operation was carried out.
     Carried(Carried),
 }
 
-/// What becomes of an intent.
+/// The outcome of an intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It is done.
+    /// It is carried out.
     Done,
-    /// It never was.
+    /// It is undone.
     Undone,
 }
 
-/// An operation that may concern several servers.
+/// An operation that may involve several servers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Op {
     /// As [`super::Names::rename`].
     Rename {
-        /// From which directory.
+        /// Source directory.
         dir: FileId,
-        /// Which name.
+        /// Source name.
         name: Name,
-        /// Into which directory.
+        /// Target directory.
         to_dir: FileId,
-        /// As what.
+        /// Target name.
         to_name: Name,
-        /// How.
+        /// What to do if the target exists.
         mode: RenameMode,
     },
     /// As [`super::Names::link`].
     Link {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Into which directory.
+        /// Directory of the new name.
         dir: FileId,
-        /// As what.
+        /// The new name.
         name: Name,
     },
     /// As [`super::Names::unlink`].
     Unlink {
-        /// From which directory.
+        /// The directory.
         dir: FileId,
-        /// Which name.
+        /// The name.
         name: Name,
     },
     /// As [`super::Names::remove_dir`].
     RemoveDir {
-        /// From which directory.
+        /// The parent directory.
         dir: FileId,
-        /// Which name.
+        /// The name.
+        name: Name,
+    },
+    /// Gives a file or directory whose only name was lost a new name in the root directory.
+    Rescue {
+        /// The file.
+        file: FileId,
+        /// The directory that held the lost name.
+        dir: FileId,
+        /// Its new name in the root directory.
         name: Name,
     },
 }
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Carried {
-    /// The file that got another name, as it is now: of [`Op::Link`].
+    /// For [`Op::Link`]: the state of the linked file.
     pub linked: Option<Box<Inode>>,
     /// The file that lost a name.
     pub unlinked: Option<FileId>,
 }
 
-/// Parts of an intent for one server.
+/// The parts of an intent for one server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Prepare {
-    /// Which intent.
+    /// The intent.
     pub intent: IntentId,
-    /// Who wants it.
+    /// The identity that requested it.
     pub who: Identity,
-    /// When.
+    /// The time of the request.
     pub now: Stamp,
-    /// The parts, and the place of each in the whole: of several that cannot be, the first counts.
+    /// The parts, with their positions in the order of checks: of several refusals, the first is reported.
     pub parts: Vec<(usize, Part)>,
 }
 
-/// What one server does for an intent.
+/// The part of one server in an intent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// An entry is put, changed or taken away.
+    /// An entry is created, changed or removed.
     Entry {
-        /// In which directory.
+        /// The directory.
         dir: FileId,
-        /// Its name.
+        /// The name.
         name: Name,
-        /// Where it leads now.
+        /// The current target.
         was: Option<Target>,
-        /// Where it will lead.
+        /// The new target.
         becomes: Option<Target>,
     },
     /// An inode loses or gains a name, or both.
     Inode(InodePart),
-    /// A directory holds no entries here, and gets none, because it will be gone.
+    /// A directory to be removed must have no entries on the server, and gets none.
     Seal(FileId),
 }
 
 /// An inode loses or gains a name, or both.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InodePart {
-    /// Which inode.
+    /// The inode.
     pub file: FileId,
-    /// A directory that no longer holds it.
+    /// The directory in which it loses a name.
     pub leaves: Option<FileId>,
-    /// A directory that does.
+    /// The directory in which it gains a name.
     pub joins: Option<FileId>,
-    /// What it is called there, or was where it no longer is.
+    /// The gained name, or the lost one if none is gained.
     pub name: Name,
-    /// Set if it is in a sticky directory, so that only its own owner may do this.
+    /// Set if the name is in a sticky directory, so that only the file's owner may do this.
     pub sticky: Option<Sticky>,
-    /// Whether that takes write permission, because a directory's parent changes.
+    /// Whether write permission is needed, because a directory's parent changes.
     pub writes: bool,
 }
 
 /// A sticky directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sticky {
-    /// Which.
+    /// The directory.
     pub dir: FileId,
     /// Its owner.
     pub uid: Uid,
 }
 
-impl Ask {
-    /// As bytes.
+impl NameRequest {
+    /// Encodes the request.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         to_bytes(self)
     }
 
-    /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Ask> {
+    /// Decodes a request.
+    pub fn decode(bytes: &[u8]) -> Result<NameRequest> {
         from_bytes(bytes)
     }
 }
 
-impl Told {
-    /// As bytes.
+impl NameReply {
+    /// Encodes the reply.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         to_bytes(self)
     }
 
-    /// From bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Told> {
+    /// Decodes a reply.
+    pub fn decode(bytes: &[u8]) -> Result<NameReply> {
         from_bytes(bytes)
     }
 }
 
 pub(super) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_extend(value, Vec::new()).expect("anything can be written to memory")
+    postcard::to_extend(value, Vec::new()).expect("encoding to memory cannot fail")
 }
 
 fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
@@ -244,7 +257,7 @@ fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Ok((value, [])) => Ok(value),
         _ => Err(Error::new(
             ErrorKind::Protocol,
-            "another server said something about names that makes no sense",
+            "cannot decode a message about names from another server: check that all servers run the same version",
         )),
     }
 }

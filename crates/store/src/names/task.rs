@@ -1,20 +1,20 @@
-//! Carrying out what concerns several servers: the coordinator's side of an intent, one step at a time.
+//! Operations that involve several servers: the coordinator's side of an intent, as a state machine.
 
-use super::copies::nonsense;
+use super::copies::unexpected_reply;
 use super::intents::Claim;
 use super::parts::Refusal;
 use super::plan::{Known, Moving, NoPlan, Outcome, Plan, Planned};
-use super::talk::{Ask, Carried, IntentId, Op, Part, Prepare, Told, Verdict};
+use super::talk::{Carried, IntentId, NameReply, NameRequest, Op, Part, Prepare, Verdict};
 use super::{Inode, Names, Obstacle, Stopped};
 use forebay_model::{Error, ErrorKind, Identity, Result, ServerId, Stamp};
 use std::collections::BTreeMap;
 
-/// How often an operation is tried while others are in its way.
+/// Maximum number of attempts of an operation that conflicts with others.
 const MAX_ROUNDS: u32 = 500;
-/// How many obstacles of its own an operation gets over: every directory above it may be one.
+/// Maximum number of obstacles of an operation: every directory above it may be one.
 const MAX_OBSTACLES: u32 = 1 << 16;
 
-/// An operation under way. Dropped before its end, it never was.
+/// An operation in progress. If it is dropped before its end, it is undone.
 pub struct Task {
     who: Identity,
     op: Op,
@@ -30,20 +30,21 @@ pub struct Task {
 enum Stage {
     /// Nothing: it is to be planned.
     Plan,
-    /// Answers to what has to be known.
-    Known(Vec<(ServerId, Ask)>),
+    /// Replies needed for planning.
+    Known(Vec<(ServerId, NameRequest)>),
     /// Another coordinator.
     Forwarded(ServerId),
     /// Servers that prepare their parts.
     Prepared(Box<Prepared>),
-    /// Servers that undo what they prepared, so many, and then those where others have to finish first.
+    /// The given number of servers that undo their prepared parts, followed by servers on which conflicting intents
+    /// must finish.
     Undone(usize),
-    /// Nothing any more.
+    /// Nothing: the task has ended.
     Over,
 }
 
 struct Prepared {
-    /// Our own parts, unless they cannot be.
+    /// Our own parts, unless they were refused.
     claim: Option<Claim>,
     intent: IntentId,
     others: Vec<ServerId>,
@@ -52,20 +53,20 @@ struct Prepared {
     linked: Option<Inode>,
 }
 
-/// What to do for a task next.
+/// The next action for a task.
 #[derive(Debug)]
 pub enum Next {
-    /// Ask these, all at the same time; then [`Task::next`] with what they said, in this order.
-    Ask(Vec<(ServerId, Ask)>),
-    /// Deal with this; then [`Task::next`] with nothing.
+    /// Send these requests concurrently; then call [`Task::next`] with the replies, in this order.
+    NameRequest(Vec<(ServerId, NameRequest)>),
+    /// Resolve this obstacle; then call [`Task::next`] without replies.
     Obstacle(Obstacle),
-    /// It is over. Somebody should tell these what became of it; whoever does not hear it now will ask, or be told
-    /// by way of [`Names::unfinished`].
-    Done(Result<Carried>, Vec<(ServerId, Ask)>),
+    /// The task has ended. Send these servers the outcome; a server that does not receive it will query it, or is
+    /// notified through [`Names::unfinished`].
+    Done(Result<Carried>, Vec<(ServerId, NameRequest)>),
 }
 
 impl Names {
-    /// Begins an operation that may concern several servers.
+    /// Begins an operation that may involve several servers.
     #[must_use]
     pub fn task(&self, who: Identity, op: Op, now: Stamp) -> Task {
         Task {
@@ -82,35 +83,35 @@ impl Names {
 }
 
 impl Task {
-    /// Goes on. `told` are the answers to what was asked; an error means that a server could not be asked, or that it
-    /// failed.
-    pub fn next(&mut self, names: &Names, told: Vec<Result<Told>>) -> Next {
-        let next = self.go_on(names, told);
+    /// Continues with the replies to the last requests; an error means that a server could not be reached or failed.
+    pub fn next(&mut self, names: &Names, replies: Vec<Result<NameReply>>) -> Next {
+        let next = self.advance(names, replies);
         if matches!(next, Next::Done(..)) {
             self.moving = None;
         }
         next
     }
 
-    fn go_on(&mut self, names: &Names, told: Vec<Result<Told>>) -> Next {
+    fn advance(&mut self, names: &Names, replies: Vec<Result<NameReply>>) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Plan => self.plan(names),
-            Stage::Known(asked) => match self.learn(asked, told) {
+            Stage::Known(asked) => match self.learn(asked, replies) {
                 Ok(()) => self.plan(names),
                 Err(error) => over(Err(error)),
             },
-            Stage::Forwarded(server) => over(match told.into_iter().next() {
-                Some(Ok(Told::Carried(carried))) => Ok(carried),
+            Stage::Forwarded(server) => over(match replies.into_iter().next() {
+                Some(Ok(NameReply::Carried(carried))) => Ok(carried),
                 Some(Err(error)) => Err(error),
-                told => Err(strange(server, &format!("{told:?}"))),
+                _ => Err(unexpected_reply(server)),
             }),
-            Stage::Prepared(prepared) => self.weigh(names, *prepared, told),
-            // Whoever did not hear that it was undone will ask. But those in the way have to get out of it.
-            Stage::Undone(count) => match told.into_iter().skip(count).find_map(Result::err) {
+            Stage::Prepared(prepared) => self.decide_prepared(names, *prepared, replies),
+            // A server that did not receive the undo will query the outcome, but conflicting intents must have
+            // finished.
+            Stage::Undone(count) => match replies.into_iter().skip(count).find_map(Result::err) {
                 Some(error) => over(Err(error)),
                 None => self.pause(),
             },
-            Stage::Over => over(Err(Error::new(ErrorKind::Invalid, "the operation is over already"))),
+            Stage::Over => over(Err(Error::new(ErrorKind::Invalid, "the operation has already ended"))),
         }
     }
 
@@ -118,12 +119,12 @@ impl Task {
         match names.plan(&self.who, &self.op, &self.known, &mut self.moving) {
             Ok(Planned::Forward(server)) => {
                 self.stage = Stage::Forwarded(server);
-                Next::Ask(vec![(server, Ask::Carry(self.who.clone(), self.op.clone()))])
+                Next::NameRequest(vec![(server, NameRequest::Carry(self.who.clone(), self.op.clone()))])
             }
             Ok(Planned::Parts(plan)) => self.prepare(names, *plan),
             Err(NoPlan::Unknown(server, ask)) => {
                 self.stage = Stage::Known(vec![(server, ask.clone())]);
-                Next::Ask(vec![(server, ask)])
+                Next::NameRequest(vec![(server, ask)])
             }
             Err(NoPlan::Stopped(stopped)) => self.stop(stopped),
         }
@@ -136,37 +137,37 @@ impl Task {
             Stopped::Obstacle(obstacle) => {
                 self.stage = Stage::Plan;
                 self.obstacles += 1;
-                self.unless_endless().unwrap_or(Next::Obstacle(obstacle))
+                self.check_limits().unwrap_or(Next::Obstacle(obstacle))
             }
         }
     }
 
-    /// Lets others go first, and plans anew.
+    /// Waits for conflicting operations, then plans again.
     fn pause(&mut self) -> Next {
         self.known = Known::default();
         self.moving = None;
         self.stage = Stage::Plan;
         self.rounds += 1;
-        self.unless_endless().unwrap_or(Next::Obstacle(Obstacle::Busy))
+        self.check_limits().unwrap_or(Next::Obstacle(Obstacle::Busy))
     }
 
-    /// Ends the task if it gets nowhere.
-    fn unless_endless(&mut self) -> Option<Next> {
+    /// Ends the task if it makes no progress.
+    fn check_limits(&mut self) -> Option<Next> {
         (self.rounds > MAX_ROUNDS || self.obstacles > MAX_OBSTACLES).then(|| {
             self.stage = Stage::Over;
-            let text = format!("{:?} met others in its way {} times: try again", self.op, self.rounds);
+            let text = format!("the operation conflicted with others {} times: try again", self.rounds);
             over(Err(Error::new(ErrorKind::Busy, text)))
         })
     }
 
-    fn learn(&mut self, asked: Vec<(ServerId, Ask)>, told: Vec<Result<Told>>) -> Result<()> {
-        for ((server, ask), told) in asked.into_iter().zip(told) {
-            match (ask, told?) {
-                (Ask::Entry(dir, name), Told::Entry(target)) => {
+    fn learn(&mut self, asked: Vec<(ServerId, NameRequest)>, replies: Vec<Result<NameReply>>) -> Result<()> {
+        for ((server, ask), reply) in asked.into_iter().zip(replies) {
+            match (ask, reply?) {
+                (NameRequest::Entry(dir, name), NameReply::Entry(target)) => {
                     self.known.entries.insert((dir, name), target);
                 }
-                (Ask::Kind(file), Told::Kind(kind)) => drop(self.known.kinds.insert(file, kind)),
-                (ask, told) => return Err(nonsense(server, &ask, &told)),
+                (NameRequest::Kind(file), NameReply::Kind(kind)) => drop(self.known.kinds.insert(file, kind)),
+                _ => return Err(unexpected_reply(server)),
             }
         }
         Ok(())
@@ -197,43 +198,50 @@ impl Task {
             Err(Refusal::Stopped(stopped)) => return self.stop(stopped),
         };
         let others: Vec<_> = by_server.keys().copied().collect();
-        let asks: Vec<_> =
-            by_server.into_iter().map(|(server, parts)| (server, Ask::Prepare(prepare(parts)))).collect();
+        let asks: Vec<_> = by_server
+            .into_iter()
+            .map(|(server, parts)| (server, NameRequest::Prepare(prepare(parts))))
+            .collect();
         let prepared = Prepared { claim, intent, others, refusals, outcome, linked };
         if asks.is_empty() {
-            return self.weigh(names, prepared, Vec::new());
+            return self.decide_prepared(names, prepared, Vec::new());
         }
         self.stage = Stage::Prepared(Box::new(prepared));
-        Next::Ask(asks)
+        Next::NameRequest(asks)
     }
 
-    /// All have said whether they are prepared: decides.
-    fn weigh(&mut self, names: &Names, prepared: Prepared, told: Vec<Result<Told>>) -> Next {
+    /// Decides after all servers have replied to the prepare requests.
+    fn decide_prepared(
+        &mut self,
+        names: &Names,
+        prepared: Prepared,
+        replies: Vec<Result<NameReply>>,
+    ) -> Next {
         let Prepared { claim, intent, others, mut refusals, outcome, mut linked } = prepared;
-        let tell = |verdict| -> Vec<_> {
-            others.iter().map(|&server| (server, Ask::Finish(intent, verdict))).collect()
+        let notify = |verdict| -> Vec<_> {
+            others.iter().map(|&server| (server, NameRequest::Finish(intent, verdict))).collect()
         };
         let (mut busy, mut locked, mut failed) = (false, Vec::new(), None);
-        for (&server, told) in others.iter().zip(told) {
-            match told {
-                Ok(Told::Prepared(inodes)) => {
+        for (&server, reply) in others.iter().zip(replies) {
+            match reply {
+                Ok(NameReply::Prepared(inodes)) => {
                     linked = inodes.into_iter().next().map(|(_, inode)| inode).or(linked);
                 }
-                Ok(Told::Busy) => busy = true,
-                Ok(Told::Locked(other)) => locked.push((server, Ask::Settle(other))),
-                Ok(Told::Refused(place, error)) => refusals.push((place, error)),
-                Ok(other) => failed = Some(strange(server, &format!("{other:?}"))),
+                Ok(NameReply::Busy) => busy = true,
+                Ok(NameReply::Locked(other)) => locked.push((server, NameRequest::Settle(other))),
+                Ok(NameReply::Refused(place, error)) => refusals.push((place, error)),
+                Ok(_) => failed = Some(unexpected_reply(server)),
                 Err(error) => failed = Some(error),
             }
         }
         if let Some(error) = failed {
-            return Next::Done(Err(error), tell(Verdict::Undone));
+            return Next::Done(Err(error), notify(Verdict::Undone));
         }
         if busy || !locked.is_empty() {
             drop(claim);
-            let undo = tell(Verdict::Undone);
+            let undo = notify(Verdict::Undone);
             self.stage = Stage::Undone(undo.len());
-            return Next::Ask(undo.into_iter().chain(locked).collect());
+            return Next::NameRequest(undo.into_iter().chain(locked).collect());
         }
         refusals.sort_by_key(|(place, _)| *place);
         let refusal = refusals.into_iter().next().map(|(_, error)| error);
@@ -242,15 +250,15 @@ impl Task {
                 match names.decide(claim, self.now, others.clone()) {
                     Ok(()) => Next::Done(
                         Ok(Carried { linked: linked.map(Box::new), ..carried }),
-                        tell(Verdict::Done),
+                        notify(Verdict::Done),
                     ),
                     Err(error) => over(Err(error)),
                 }
             }
-            (None, _, Outcome::Told(told)) => Next::Done(told, tell(Verdict::Undone)),
+            (None, _, Outcome::Unchanged(result)) => Next::Done(result, notify(Verdict::Undone)),
             (refusal, ..) => {
                 let error = refusal.unwrap_or_else(|| Error::from(ErrorKind::Busy));
-                Next::Done(Err(error), tell(Verdict::Undone))
+                Next::Done(Err(error), notify(Verdict::Undone))
             }
         }
     }
@@ -258,9 +266,4 @@ impl Task {
 
 fn over(result: Result<Carried>) -> Next {
     Next::Done(result, Vec::new())
-}
-
-fn strange(server: ServerId, told: &str) -> Error {
-    let text = format!("server {server} said {told} about an intent: are all servers of one version?");
-    Error::new(ErrorKind::Protocol, text)
 }

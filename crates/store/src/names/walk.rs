@@ -1,52 +1,51 @@
-//! Walking paths.
+//! Path walks.
 
-use super::{Attempt, Body, DirCopy, Inode, MAX_TRIES, Names, contended, damaged, demand, no_entry};
+use super::{Attempt, Body, DirCopy, Inode, MAX_TRIES, Names, check_access, contended, damaged, no_entry};
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, MAX_PATH, Name};
 
-/// Where a path leads.
+/// The result of a path walk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Walked {
-    /// To this file.
+    /// A file on this server.
     Found(FileId, Box<Inode>),
-    /// To a file of another server: in the last place, or a symbolic link that has to be followed.
+    /// A file on another server: the last component, or a symbolic link to follow.
     At {
-        /// The directory that holds the name.
+        /// The directory of its name.
         dir: FileId,
         /// The file.
         file: FileId,
-        /// What is left of the path behind it. A lone slash says that it has to be a directory.
+        /// The rest of the path after it. A single slash means that it must be a directory.
         rest: Vec<u8>,
     },
-    /// To a symbolic link that has to be followed first: from `dir`, go to `target`; if `rest` is not empty, put
-    /// a slash and `rest` behind it.
+    /// A symbolic link to follow: continue in `dir` with `target`; if `rest` is not empty, append a slash and `rest`.
     Link {
         /// The directory that holds the link.
         dir: FileId,
-        /// What the link says.
+        /// The target of the link.
         target: Vec<u8>,
-        /// What is left of the path behind it. A lone slash says that it has to be a directory.
+        /// The rest of the path after it. A single slash means that it must be a directory.
         rest: Vec<u8>,
     },
-    /// On at the home of the next name.
+    /// The walk continues on the home of the next name.
     Elsewhere {
-        /// The directory that holds the next name.
+        /// The directory of the next name.
         dir: FileId,
-        /// What is left of the path.
+        /// The rest of the path.
         rest: Vec<u8>,
     },
 }
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// A file of ours.
+    /// A file on this server.
     Here(FileId, Box<Inode>),
-    /// A file of another server.
+    /// A file on another server.
     Away(FileId, FileKind),
 }
 
 impl Found {
-    /// Which file.
+    /// The file id.
     #[must_use]
     pub fn file(&self) -> FileId {
         match self {
@@ -63,17 +62,17 @@ impl Found {
 }
 
 impl Names {
-    /// What is behind a name in a directory that `who` may search.
+    /// Looks up a name in a directory that `who` may search.
     pub fn lookup(&self, who: &Identity, dir: FileId, name: &Name) -> Attempt<Found> {
-        self.demand_home(dir, name)?;
-        demand(who, dir, &self.dir(dir)?, Access::EXECUTE)?;
+        self.check_home(dir, name)?;
+        check_access(who, dir, &self.dir(dir)?, Access::EXECUTE)?;
         self.follow(dir, name)
     }
 
-    /// Walks a path from a directory; `follow` also follows a link in the last place.
+    /// Walks a path from a directory; `follow` also follows a symbolic link in the last component.
     ///
-    /// A link before the last place, or with a slash behind it, is always followed. A slash in the beginning is
-    /// ignored: where absolute paths start is the caller's affair.
+    /// A link before the last component, or followed by a slash, is always followed. A leading slash is ignored: the
+    /// caller decides where absolute paths start.
     pub fn walk(&self, who: &Identity, dir: FileId, path: &[u8], follow: bool) -> Attempt<Walked> {
         if path.len() > MAX_PATH {
             let text = format!("a path has at most {MAX_PATH} bytes, this one has {}", path.len());
@@ -83,16 +82,16 @@ impl Names {
         let mut left = skip_slashes(path);
         while !left.is_empty() {
             let end = left.iter().position(|&byte| byte == b'/').unwrap_or(left.len());
-            let (part, behind) = left.split_at(end);
-            let rest = skip_slashes(behind);
-            let must_be_directory = !behind.is_empty();
+            let (part, after) = left.split_at(end);
+            let rest = skip_slashes(after);
+            let must_be_directory = !after.is_empty();
             let Some(next) = self.step(who, &at, part)? else {
                 return Ok(Walked::Elsewhere { dir: at.file(), rest: left.to_vec() });
             };
             match next.kind() {
                 FileKind::Symlink if follow || must_be_directory => {
                     let rest = if rest.is_empty() && must_be_directory { b"/" } else { rest };
-                    return Ok(detour(at.file(), &next, rest.to_vec()));
+                    return Ok(link_found(at.file(), &next, rest.to_vec()));
                 }
                 FileKind::File | FileKind::Symlink if must_be_directory => {
                     return Err(not_directory(part).into());
@@ -113,7 +112,7 @@ impl Names {
         })
     }
 
-    /// Where a walk begins. A file of another server is taken for a directory until it has to be one.
+    /// The start of a walk. A file of another server counts as a directory until that matters.
     fn start(&self, dir: FileId) -> Attempt<Found> {
         Ok(match self.is_here(dir) {
             true => Found::Here(dir, Box::new(self.inode(dir)?)),
@@ -121,8 +120,8 @@ impl Names {
         })
     }
 
-    /// Goes from a directory to one of its entries, to itself or to its parent; nowhere if another server is home
-    /// to the entry.
+    /// Steps from a directory to one of its entries, to itself or to its parent; `None` if another server is home to
+    /// the entry.
     fn step(&self, who: &Identity, from: &Found, part: &[u8]) -> Attempt<Option<Found>> {
         let at = from.file();
         if from.kind() != FileKind::Directory {
@@ -131,22 +130,22 @@ impl Names {
         }
         match part {
             b"." => {
-                demand(who, at, &self.copy_of(from)?, Access::EXECUTE)?;
+                check_access(who, at, &self.copy_of(from)?, Access::EXECUTE)?;
                 Ok(Some(from.clone()))
             }
             b".." => {
                 self.holds.file_is_free(at)?;
                 let copy = self.copy_of(from)?;
-                demand(who, at, &copy, Access::EXECUTE)?;
+                check_access(who, at, &copy, Access::EXECUTE)?;
                 self.start(copy.parent).map(Some)
             }
             _ => {
-                // That a name is too long is said by whoever is home to the directory's first names.
+                // An invalid name has no home, so this server reports the error.
                 let name = Name::new(part);
                 if name.as_ref().is_ok_and(|name| self.home(at, name) != self.server()) {
                     return Ok(None);
                 }
-                demand(who, at, &self.copy_of(from)?, Access::EXECUTE)?;
+                check_access(who, at, &self.copy_of(from)?, Access::EXECUTE)?;
                 self.follow(at, &name?).map(Some)
             }
         }
@@ -159,7 +158,7 @@ impl Names {
         }
     }
 
-    /// The file behind a name, read without locks.
+    /// The target of a name, read without locks.
     fn follow(&self, dir: FileId, name: &Name) -> Attempt<Found> {
         for _ in 0..MAX_TRIES {
             let Some(target) = self.settled_entry(dir, name)? else { return Err(no_entry(dir, name).into()) };
@@ -169,7 +168,7 @@ impl Names {
             if let Some(inode) = self.find_inode(target.file)? {
                 return Ok(Found::Here(target.file, Box::new(inode)));
             }
-            // The name may have gone between the two reads; if it still leads nowhere, it dangles.
+            // The name may have been removed between the two reads; if it still has no inode, it dangles.
             if self.settled_entry(dir, name)? == Some(target) && self.find_inode(target.file)?.is_none() {
                 return Err(damaged(format!("entry {name:?} of directory {dir} leads to no inode")).into());
             }
@@ -178,8 +177,8 @@ impl Names {
     }
 }
 
-/// From a link in `dir`, with `rest` behind it.
-fn detour(dir: FileId, link: &Found, rest: Vec<u8>) -> Walked {
+/// The result for a link in `dir` followed by `rest`.
+fn link_found(dir: FileId, link: &Found, rest: Vec<u8>) -> Walked {
     match link {
         Found::Here(_, inode) => {
             let target = match &inode.body {

@@ -1,22 +1,22 @@
-//! Extended attributes, with the rules that Linux has for their namespaces.
+//! Extended attributes, with the permission rules of Linux.
 //!
-//! | name | who reads | who writes | on |
+//! | name | read by | written by | on |
 //! |---|---|---|---|
-//! | `user.*` | who may read the file | who may write it; a sticky directory: its owner | files, directories |
-//! | `trusted.*` | the superuser | the superuser | everything |
-//! | `security.*` | everybody | the superuser | everything |
+//! | `user.*` | users with read permission | users with write permission; sticky: the owner | files, directories |
+//! | `trusted.*` | root | root | everything |
+//! | `security.*` | all users | root | everything |
 //!
-//! All others are not supported.
+//! Other names are not supported.
 
-use super::{FileId, Inode, Names, STICKY, damaged, demand, is_owner, key};
+use super::{FileId, Inode, Names, STICKY, check_access, damaged, is_owner, key};
 use forebay_model::{Access, Error, ErrorKind, FileKind, Identity, Name, Result, Stamp, XattrMode};
 use std::ops::ControlFlow;
 
-/// Most bytes in the value of one attribute.
+/// Maximum size of the value of one attribute in bytes.
 pub const MAX_XATTR: usize = 64 << 10;
-/// Most bytes in the names and values of all attributes of one file.
+/// Maximum total size of the names and values of all attributes of a file in bytes.
 pub const MAX_XATTRS: usize = 256 << 10;
-/// Most bytes in the names of all attributes of one file, each with a NUL: what Linux can list.
+/// Maximum total size of the names of all attributes of a file, each with a NUL: the limit of `listxattr`.
 const MAX_LIST: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,11 +29,11 @@ enum Space {
 impl Names {
     /// The value of an attribute.
     pub fn get_xattr(&self, who: &Identity, file: FileId, name: &Name) -> Result<Vec<u8>> {
-        demand_read(who, file, &self.inode(file)?, name)?;
+        check_read(who, file, &self.inode(file)?, name)?;
         self.kv.get(&key::xattr(file, name))?.ok_or_else(|| no_attribute(file, name))
     }
 
-    /// The names of all attributes that `who` may know of.
+    /// The names of all attributes visible to `who`.
     pub fn list_xattrs(&self, who: &Identity, file: FileId) -> Result<Vec<Name>> {
         self.inode(file)?;
         let mut names = Vec::new();
@@ -62,7 +62,7 @@ impl Names {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
-        demand_write(who, file, inode, name)?;
+        check_write(who, file, inode, name)?;
         inode.changed(now);
         let (mut exists, mut total, mut list) = (false, 0, 0);
         self.visit_xattrs(file, |other, size| {
@@ -88,7 +88,7 @@ impl Names {
             );
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
-        self.adorned.note(file);
+        self.xattr_filter.note(file);
         edit.put(key::xattr(file, name), value);
         edit.commit()
     }
@@ -98,7 +98,7 @@ impl Names {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
-        demand_write(who, file, inode, name)?;
+        check_write(who, file, inode, name)?;
         inode.changed(now);
         let key = key::xattr(file, name);
         if self.kv.get(&key)?.is_none() {
@@ -108,7 +108,7 @@ impl Names {
         edit.commit()
     }
 
-    /// Shows the name of every attribute of a file, and how long its value is.
+    /// Visits the name of every attribute of a file and the length of its value.
     fn visit_xattrs(&self, file: FileId, mut visit: impl FnMut(Name, usize)) -> Result<()> {
         let mut bad = None;
         self.kv.scan(&key::xattrs(file), &[], &mut |key, value| match key::split_id(key)
@@ -135,7 +135,7 @@ fn space_of(name: &Name) -> Result<Space> {
         if bytes == prefix {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{name:?} is only the beginning of an attribute's name"),
+                format!("{name:?} is only the prefix of an attribute's name"),
             ));
         }
         if bytes.starts_with(prefix) {
@@ -146,16 +146,16 @@ fn space_of(name: &Name) -> Result<Space> {
     Err(Error::new(ErrorKind::Unsupported, text))
 }
 
-fn demand_read(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
+fn check_read(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
     match space_of(name)? {
         Space::Trusted if !who.is_root() => Err(no_attribute(file, name)),
         Space::User if !has_user_attributes(inode) => Err(no_attribute(file, name)),
-        Space::User => demand(who, file, inode, Access::READ),
+        Space::User => check_access(who, file, inode, Access::READ),
         Space::Trusted | Space::Security => Ok(()),
     }
 }
 
-fn demand_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
+fn check_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
     let refuse = |why: &str| {
         let text = format!("attribute {name:?} of {} {file}: {why}", inode.noun());
         Err(Error::new(ErrorKind::NotPermitted, text))
@@ -169,11 +169,11 @@ fn demand_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Res
         {
             refuse("the directory is sticky, so only its owner may change it")
         }
-        Space::User => demand(who, file, inode, Access::WRITE),
+        Space::User => check_access(who, file, inode, Access::WRITE),
     }
 }
 
-/// The mode of all others says nothing about bytes, and these attributes are bytes.
+/// Only these types have `user.*` attributes: the mode of other files does not control access to bytes.
 fn has_user_attributes(inode: &Inode) -> bool {
     matches!(inode.kind(), FileKind::File | FileKind::Directory)
 }

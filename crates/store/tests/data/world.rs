@@ -1,24 +1,24 @@
-//! A store's bytes on a disk that can lose power, and small tools to drive it.
+//! The data of a store on a simulated disk that can lose power, and helpers to drive it.
 
-use forebay_dice::Dice;
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Result, Span, Uid};
 use forebay_store::{
     Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Recovery, Start,
 };
+use forebay_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 pub(crate) const INCARNATION: Incarnation = Incarnation(7);
 pub(crate) const SMALL: Geometry = Geometry { regions: 12, size: 16 << 10, slots: 48 };
 
-/// The bytes of files in the back end. Whatever is put there is durable.
-pub(crate) type Beyond = Arc<Mutex<HashMap<FileId, Vec<u8>>>>;
+/// The bytes of files in the back end, which are always durable.
+pub(crate) type BackingFiles = Arc<Mutex<HashMap<FileId, Vec<u8>>>>;
 
 pub(crate) struct World {
     pub(crate) disk: Arc<CrashDisk>,
     pub(crate) kv: Arc<MemoryKv>,
     pub(crate) data: Data,
-    pub(crate) beyond: Beyond,
+    pub(crate) backing: BackingFiles,
 }
 
 impl World {
@@ -37,35 +37,35 @@ impl World {
         let meta: Arc<dyn Kv> = kv.clone();
         let (data, recovery) =
             Data::open(disk.clone(), meta, geometry, INCARNATION, start, Box::new(NoRings))?;
-        Ok((World { disk, kv, data, beyond: Beyond::default() }, recovery))
+        Ok((World { disk, kv, data, backing: BackingFiles::default() }, recovery))
     }
 
-    /// The process dies and comes back.
+    /// The process crashes and restarts.
     pub(crate) fn restart(self) -> World {
-        let World { disk, kv, data, beyond } = self;
+        let World { disk, kv, data, backing } = self;
         let geometry = data.geometry();
         drop(data);
-        World { beyond, ..World::open(disk, kv, geometry, Start::ProcessDied).unwrap().0 }
+        World { backing, ..World::open(disk, kv, geometry, Start::ProcessDied).unwrap().0 }
     }
 
-    /// A file that was found in the back end.
+    /// Registers a file found in the back end.
     pub(crate) fn find(&self, file: FileId, bytes: &[u8]) {
-        self.beyond.lock().unwrap().insert(file, bytes.to_vec());
+        self.backing.lock().unwrap().insert(file, bytes.to_vec());
         self.kv.commit(self.data.found(file, bytes.len() as u64).unwrap()).unwrap();
     }
 
-    /// What a drain does: copies a range to the back end, and lets it go here.
+    /// Acts as the drain: copies a range to the back end and releases it in the buffer.
     pub(crate) fn release(&self, file: FileId, span: Span) -> Result<u64> {
         let (now, size) = (self.data.now(), self.data.facts(file)?.size);
-        let Some(span) = span.meet(Span::new(0, size)) else { return Ok(0) };
+        let Some(span) = span.intersect(Span::new(0, size)) else { return Ok(0) };
         let bytes = self.read(file, span.start, span.len() as u32)?;
         {
-            let mut beyond = self.beyond.lock().unwrap();
-            let there = beyond.entry(file).or_default();
-            there.resize(there.len().max(span.end as usize), 0);
-            there[span.start as usize..span.end as usize].copy_from_slice(&bytes);
+            let mut backing = self.backing.lock().unwrap();
+            let backed = backing.entry(file).or_default();
+            backed.resize(backed.len().max(span.end as usize), 0);
+            backed[span.start as usize..span.end as usize].copy_from_slice(&bytes);
         }
-        self.data.behind(file, span, now)
+        self.data.backing(file, span, now)
     }
 
     pub(crate) fn write(&self, file: FileId, place: Place, bytes: &[u8], uid: Uid) -> Result<u64> {
@@ -73,7 +73,7 @@ impl World {
     }
 
     pub(crate) fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
-        read_before(&self.data, &self.beyond, file, offset, len)
+        read_before(&self.data, &self.backing, file, offset, len)
     }
 
     pub(crate) fn read_all(&self, file: FileId) -> Result<Vec<u8>> {
@@ -96,27 +96,28 @@ pub(crate) fn write(data: &Data, file: FileId, place: Place, bytes: &[u8], uid: 
 }
 
 pub(crate) fn read(data: &Data, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
-    read_before(data, &Beyond::default(), file, offset, len)
+    read_before(data, &BackingFiles::default(), file, offset, len)
 }
 
-fn read_before(data: &Data, beyond: &Beyond, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
+fn read_before(data: &Data, backing: &BackingFiles, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for piece in data.read(file, offset, len)? {
         match piece {
             Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
             Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
-            Piece::Behind(span) => {
-                let beyond = beyond.lock().unwrap();
-                // Shorter only when power was cut between a truncation there and here.
-                let there = (span.start..span.end).map(|at| beyond[&file].get(at as usize).copied());
-                bytes.extend(there.map(Option::unwrap_or_default));
+            Piece::Backing(span) => {
+                let backing = backing.lock().unwrap();
+                // Shorter only if power was cut between the truncation in the back end and in the buffer.
+                let backed = (span.start..span.end).map(|at| backing[&file].get(at as usize).copied());
+                bytes.extend(backed.map(Option::unwrap_or_default));
             }
+            Piece::Copied(copied) => bytes.extend(copied),
         }
     }
     Ok(bytes)
 }
 
-/// One thing that can happen to a file.
+/// One operation on a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Write(u64, Vec<u8>),
@@ -128,11 +129,11 @@ pub(crate) enum Op {
 }
 
 pub(crate) const FILES: u64 = 6;
-/// Longest file: all of them together fit.
+/// Maximum size of a file: all files together fit into the buffer.
 pub(crate) const LONGEST: u64 = 12 << 10;
 
 impl Op {
-    pub(crate) fn random(random: &mut Dice) -> Op {
+    pub(crate) fn random(random: &mut Rng) -> Op {
         let small = random.below(3) > 0;
         let len = 1 + random.below(if small { 300 } else { 5000 });
         let offset = random.below(LONGEST - len);
@@ -146,7 +147,7 @@ impl Op {
         }
     }
 
-    /// What a file is afterwards.
+    /// Applies the operation to the model.
     pub(crate) fn apply(&self, file: &mut Vec<u8>) {
         let mut put = |offset: usize, bytes: &[u8]| {
             file.resize(file.len().max(offset + bytes.len()), 0);
@@ -171,14 +172,14 @@ impl Op {
         }
     }
 
-    /// Does it. An append to a file that has grown long cuts it first, so that files stay small.
+    /// Performs the operation. An append to a long file truncates it first, so that files stay small.
     pub(crate) fn perform(&self, world: &World, file: FileId, uid: Uid) -> Result<()> {
         match self {
             Op::Write(offset, bytes) => world.write(file, Place::At(*offset), bytes, uid).map(drop),
             Op::Append(bytes) => world.write(file, Place::End, bytes, uid).map(drop),
             Op::Truncate(size) => {
-                if let Some(there) = world.beyond.lock().unwrap().get_mut(&file) {
-                    there.truncate(*size as usize);
+                if let Some(backed) = world.backing.lock().unwrap().get_mut(&file) {
+                    backed.truncate(*size as usize);
                 }
                 world.data.truncate(file, *size, Batch::default())
             }
@@ -195,7 +196,7 @@ impl Op {
     }
 }
 
-/// After its deletion a file's id is never used again: the next file takes another.
+/// Allocates file ids; an id is never reused after the deletion of its file.
 pub(crate) struct Ids(u64);
 
 impl Ids {

@@ -1,8 +1,8 @@
-//! A store, and clients of it as they are in other processes.
+//! A store, and clients as they run in other processes.
 
 use crate::leases::Leased;
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Uid};
-use forebay_shm::{Commit, Window, Writer};
+use forebay_shm::{Commit, RwMap, Writer};
 use forebay_store::{
     Data, DirDisk, Filled, Geometry, MemoryKv, NoRings, Piece, Place, RingId, SlabOffer, Start,
 };
@@ -69,7 +69,8 @@ impl World {
             match piece {
                 Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
                 Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
-                Piece::Behind(span) => panic!("{span} is behind"),
+                Piece::Backing(span) => panic!("{span} is in the backing store"),
+                Piece::Copied(copied) => bytes.extend(copied),
             }
         }
         bytes
@@ -95,10 +96,10 @@ impl World {
     }
 }
 
-/// A slab as its client sees it.
+/// A slab from the client's point of view.
 pub(crate) struct Held {
     pub(crate) offer: SlabOffer,
-    pub(crate) window: Window,
+    pub(crate) window: RwMap,
     pub(crate) used: u32,
     pub(crate) records: u32,
 }
@@ -124,7 +125,7 @@ impl Client {
         let (ring, nonce, binding) = (offer.ring, offer.nonce, offer.binding);
         let slabs = VecDeque::new();
         let mut client = Client { ring, nonce, binding, file, writer, slabs, leased: None, _lock: lock };
-        client.ask(world);
+        client.request_slab(world);
         client
     }
 
@@ -134,11 +135,11 @@ impl Client {
         (self.binding, self.file, self.leased) = (offer.binding, file, None);
     }
 
-    pub(crate) fn ask(&mut self, world: &World) {
+    pub(crate) fn request_slab(&mut self, world: &World) {
         let keep = self.slabs.front().map_or(u32::MAX, |held| held.offer.slab);
         let len = world.data().next_slab(self.ring, 1).min(10_000);
         let offer = match world.data().grant_slab(OWNER, self.ring, keep, len) {
-            // The store has died since, and nobody told it that this one may write.
+            // The store has restarted, and this writer is not registered with it yet.
             Err(error) if error.kind() == ErrorKind::Stale => {
                 self.rebind(world, self.file);
                 world.data().grant_slab(OWNER, self.ring, keep, len)
@@ -146,7 +147,7 @@ impl Client {
             other => other,
         };
         let offer = offer.unwrap();
-        let window = Window::new(&open(&offer.path), offer.size).unwrap();
+        let window = RwMap::new(&open(&offer.path), offer.size).unwrap();
         self.slabs.retain(|held| held.offer.epoch == offer.epoch);
         let (used, records) = (offer.start, offer.records);
         self.slabs.push_back(Held { offer, window, used, records });
@@ -158,7 +159,7 @@ impl Client {
         self.slabs.iter().map(room).sum()
     }
 
-    /// What the preload library does for `pwrite`; false if the server would have to be asked, and is away.
+    /// What the preload library does for `pwrite`; false if a request to the server is needed and the server is down.
     pub(crate) fn write(&mut self, world: &World, offset: u64, bytes: &[u8]) -> bool {
         loop {
             let epoch = self.slabs.back().map_or(0, |held| held.offer.epoch);
@@ -172,9 +173,9 @@ impl Client {
             if fits {
                 self.slabs.clear();
             }
-            self.ask(world);
+            self.request_slab(world);
         }
-        // What it was leased before it wrote says nothing about what it wrote.
+        // An earlier lease does not cover the client's own write.
         self.leased = None;
         let (stamp, mut commits, mut done) = (now(), Vec::new(), 0);
         while done < bytes.len() {

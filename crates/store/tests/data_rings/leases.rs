@@ -1,20 +1,20 @@
-//! Clients that read what they were leased.
+//! Clients that read leased bytes.
 
 use crate::client::{Client, GEOMETRY, OWNER, World, open};
 use forebay_model::{ErrorKind, FileId, JobId, Span, Uid};
-use forebay_shm::{Pane, Reader};
+use forebay_shm::{Reader, RoMap};
 use forebay_store::{Batch, Geometry, MapAt, MapOffer, Start, Traffic};
 use std::os::unix::fs::MetadataExt;
 
-/// A lease, as its client sees it.
+/// A lease from the client's point of view.
 pub(crate) struct Leased {
     offer: MapOffer,
-    panes: Vec<Pane>,
+    ro_maps: Vec<RoMap>,
     reader: Reader,
 }
 
 impl Leased {
-    /// The bytes from an offset on; `None` if the server has to be asked.
+    /// The bytes at an offset; `None` if a request to the server is needed.
     fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         self.reader.read(self.offer.lease, || self.copy(offset, len)).flatten()
     }
@@ -25,13 +25,13 @@ impl Leased {
         for piece in &self.offer.pieces {
             let span = Span::new(at, at + piece.len);
             at = span.end;
-            let Some(part) = span.meet(wanted) else { continue };
+            let Some(part) = span.intersect(wanted) else { continue };
             let mut some = vec![0; part.len() as usize];
             match piece.at {
                 MapAt::Zeros => {}
                 MapAt::Region(region, position) => {
                     let from = position + (part.start - span.start) as u32;
-                    self.panes[region as usize].get(from, &mut some);
+                    self.ro_maps[region as usize].get(from, &mut some).unwrap();
                 }
                 MapAt::Ask => return None,
             }
@@ -42,8 +42,9 @@ impl Leased {
 }
 
 impl Client {
-    /// What the preload library does for `pread`: what it was leased, if that stands, else a new lease, if there is one.
-    pub(crate) fn look(&mut self, world: &World, offset: u64, len: usize) -> Option<Vec<u8>> {
+    /// What the preload library does for `pread`: uses the lease while it is valid, else requests a new one, if
+    /// available.
+    pub(crate) fn read_leased(&mut self, world: &World, offset: u64, len: usize) -> Option<Vec<u8>> {
         if let Some(bytes) = self.leased.as_ref().and_then(|leased| leased.read(offset, len)) {
             return Some(bytes);
         }
@@ -59,9 +60,9 @@ impl Client {
                 return None;
             }
         };
-        let pane = |path: &std::path::PathBuf| Pane::new(&open(path), offer.region_size).unwrap();
-        let panes = offer.regions.iter().map(pane).collect();
-        Some(Leased { offer, panes, reader: self.writer.reader() })
+        let ro_map = |path: &std::path::PathBuf| RoMap::new(&open(path), offer.region_size).unwrap();
+        let ro_maps = offer.regions.iter().map(ro_map).collect();
+        Some(Leased { offer, ro_maps, reader: self.writer.reader() })
     }
 
     fn is_leased(&self) -> bool {
@@ -71,52 +72,52 @@ impl Client {
 
 const FILE: FileId = FileId(100);
 
-/// A file with some bytes, and a client that was leased them.
+/// A file with some bytes, and a client with a lease on them.
 fn leased() -> (World, Client) {
     let world = World::new();
     world.write(FILE, 0, &[7; 5000]);
     let mut client = Client::new(&world, FILE);
-    assert_eq!(client.look(&world, 4990, 100), Some(vec![7; 10]));
+    assert_eq!(client.read_leased(&world, 4990, 100), Some(vec![7; 10]));
     assert!(client.is_leased());
     (world, client)
 }
 
 #[test]
-fn a_lease_ends_before_anything_happens_to_the_file_and_not_otherwise() {
+fn lease_ends_before_its_file_changes_and_not_otherwise() {
     type Event = fn(&mut World, &mut Vec<Client>);
     let table: [(&str, bool, Event); 15] = [
         ("a read", true, |world, _| assert_eq!(world.read(FILE), [7; 5000])),
         ("a flush", true, |world, _| world.data().sync(FILE).unwrap()),
-        ("its size is written down", true, |world, _| world.data().settle(FILE).unwrap()),
+        ("its size is persisted", true, |world, _| world.data().persist_size(FILE).unwrap()),
         ("another file is written", true, |world, _| world.write(FileId(101), 0, &[1; 10])),
-        ("rings are looked after", true, |world, _| {
-            assert_eq!(world.data().attend(1).unwrap(), Traffic::None);
+        ("rings are serviced", true, |world, _| {
+            assert_eq!(world.data().poll_rings(1).unwrap(), Traffic::None);
         }),
         ("a write", false, |world, _| world.write(FILE, 9000, &[1; 10])),
-        ("it is cut", false, |world, _| world.data().truncate(FILE, 10, Batch::default()).unwrap()),
+        ("it is truncated", false, |world, _| world.data().truncate(FILE, 10, Batch::default()).unwrap()),
         ("it grows", false, |world, _| world.data().extend(FILE, 10_000).unwrap()),
         ("a hole", false, |world, _| {
             world.data().punch(FILE, Span::new(0, 10), Batch::default()).unwrap();
         }),
         ("it is removed", false, |world, _| world.data().delete(FILE, Batch::default()).unwrap()),
-        ("somebody else may write", false, |world, clients| clients.push(Client::new(world, FILE))),
-        ("who may write elsewhere may write here", false, |world, clients| {
+        ("another client may write", false, |world, clients| clients.push(Client::new(world, FILE))),
+        ("a writer of another file binds this one", false, |world, clients| {
             let mut other = Client::new(world, FileId(101));
             other.rebind(world, FILE);
             clients.push(other);
         }),
-        ("its own ring is heard", false, |world, clients| {
+        ("its own ring is consumed", false, |world, clients| {
             assert!(clients[0].write(world, 0, &[1; 10]));
             assert_eq!(world.read(FILE)[..11], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 7]);
         }),
-        ("bytes are found to be damaged", false, |world, clients| {
+        ("bytes are found corrupted", false, |world, clients| {
             let slab = clients[0].slabs[0].offer.clone();
             assert!(clients[0].write(world, 0, &[1; 10]));
-            assert_eq!(clients[0].look(world, 0, 5), Some(vec![1; 5]));
+            assert_eq!(clients[0].read_leased(world, 0, 5), Some(vec![1; 5]));
             clients[0].slabs[0].window.put(slab.start, &[9]);
             world.data().check_payloads(&|| false);
         }),
-        ("the store dies", false, |world, _| {
+        ("the store crashes", false, |world, _| {
             world.stop();
             world.start(Start::ProcessDied);
         }),
@@ -124,9 +125,9 @@ fn a_lease_ends_before_anything_happens_to_the_file_and_not_otherwise() {
     for (what, stands, event) in table {
         let (mut world, client) = leased();
         let mut clients = vec![client];
-        // Its own writes are the client's business: here it forgets them, and the server has to tell it.
+        // A client tracks its own writes. This test discards that knowledge, so that the server must end the lease.
         let before = clients[0].leased.take();
-        let kept = before.expect("it was leased something");
+        let kept = before.expect("the client has a lease");
         event(&mut world, &mut clients);
         let last = clients[0].leased.take().unwrap_or(kept);
         assert_eq!(last.read(0, 1).is_some(), stands, "{what}");
@@ -134,29 +135,30 @@ fn a_lease_ends_before_anything_happens_to_the_file_and_not_otherwise() {
 }
 
 #[test]
-fn a_lease_is_refused_while_somebody_is_writing_and_he_asks_before_he_writes_again() {
+fn lease_is_refused_during_a_write_and_the_writer_must_reenter() {
     let (world, mut reader) = leased();
     let mut writer = Client::new(&world, FILE);
     assert!(!reader.is_leased());
     {
         let epoch = writer.slabs[0].offer.epoch;
-        let _filling = writer.writer.enter(epoch).expect("it has space");
-        assert_eq!(reader.look(&world, 0, 10), None, "he is in the middle of it");
+        let _filling = writer.writer.enter(epoch).expect("the writer has space");
+        assert_eq!(reader.read_leased(&world, 0, 10), None, "a write is in progress");
     }
-    // He was told to ask; until he does, others may read.
+    // The writer's epoch was revoked; until it requests a new one, others may read.
     assert!(writer.writer.enter(writer.slabs[0].offer.epoch).is_none());
     writer.slabs.clear();
-    writer.ask(&world);
+    writer.request_slab(&world);
     writer.slabs.clear();
-    assert_eq!(reader.look(&world, 0, 10), Some(vec![7; 10]));
-    assert!(writer.write(&world, 0, &[8; 10]), "he asks");
+    assert_eq!(reader.read_leased(&world, 0, 10), Some(vec![7; 10]));
+    assert!(writer.write(&world, 0, &[8; 10]), "it requests a slab");
     assert!(!reader.is_leased());
-    assert_eq!(reader.look(&world, 0, 11), Some([[8; 10].as_slice(), &[7]].concat()));
+    assert_eq!(reader.read_leased(&world, 0, 11), Some([[8; 10].as_slice(), &[7]].concat()));
 }
 
-/// A file of many pieces is leased as a whole, however it was asked for, as long as it can be told; then from there on.
+/// A file of many extents is leased as a whole from any offset, as long as the reply can hold them; beyond that, from
+/// the offset on.
 #[test]
-fn what_a_file_is_made_of_is_leased_as_far_as_it_can_be_told() {
+fn extents_are_leased_up_to_the_limit_of_a_reply() {
     let world = World::of(Geometry { regions: 12, size: 128 << 10, slots: 4096 });
     let client = Client::new(&world, FILE);
     let lease = |from: u64| {
@@ -164,10 +166,10 @@ fn what_a_file_is_made_of_is_leased_as_far_as_it_can_be_told() {
         let end = offer.start + offer.pieces.iter().map(|piece| piece.len).sum::<u64>();
         (offer.start, end, offer.pieces.len())
     };
-    // Written from the end, so that no two become one.
+    // Written from the end, so that no two extents merge.
     (0..20_000_u64).rev().for_each(|at| world.write(FILE, at, &[at as u8]));
     assert_eq!(lease(15_000), (0, 20_000, 20_000));
-    // Every second byte of as much again is a hole.
+    // Every second byte of the next part is a hole.
     (10_000..20_000_u64).rev().for_each(|at| world.write(FILE, 2 * at, &[at as u8]));
     let (start, end, pieces) = lease(0);
     assert_eq!((start, pieces), (0, 32_767));
@@ -178,7 +180,7 @@ fn what_a_file_is_made_of_is_leased_as_far_as_it_can_be_told() {
 }
 
 #[test]
-fn nobody_is_leased_what_he_may_not_have() {
+fn lease_covers_only_regions_of_the_own_user() {
     let (world, client) = leased();
     for (what, uid, file, ring) in [
         ("another user", Uid(OWNER.0 + 1), FILE, client.ring),
@@ -188,22 +190,22 @@ fn nobody_is_leased_what_he_may_not_have() {
         let refused = world.data().lease(uid, file, ring, 0).err().map(|error| error.kind());
         assert_eq!(refused, Some(ErrorKind::Stale), "{what}");
     }
-    // Bytes of another user in the same file are read by asking.
+    // Bytes of another user in the same file are read through the server.
     let other = Uid(OWNER.0 + 1);
     let ring = world.data().bind_ring(other, JobId(2), FILE, None, false).unwrap();
     let offer = world.data().lease(other, FILE, ring.ring, 0).unwrap();
     assert!(offer.regions.is_empty() && offer.pieces.iter().all(|piece| piece.at == MapAt::Ask));
-    // Who reads is not granted space to write.
+    // A reader is not granted space to write.
     let refused = world.data().grant_slab(other, ring.ring, 0, 4096).err().map(|error| error.kind());
     assert_eq!(refused, Some(ErrorKind::Stale));
 }
 
 #[test]
-fn a_regions_file_is_not_taken_away_while_somebody_reads_from_it() {
+fn region_file_is_not_removed_while_a_client_reads_it() {
     let (world, client) = leased();
     let leased = client.leased.as_ref().unwrap();
     let (all, other) = (FileId(102), Uid(OWNER.0 + 1));
-    // All regions but the one that is kept back have held bytes of the first user.
+    // All regions except the reserved one have held bytes of the first user.
     for at in 0..u64::from(GEOMETRY.regions - 2) * 2 {
         world.write(all, at << 16, &[1; 64 << 10]);
     }
@@ -219,7 +221,7 @@ fn a_regions_file_is_not_taken_away_while_somebody_reads_from_it() {
     let files = || leased.offer.regions.iter().map(|path| open(path).metadata().unwrap().ino());
     let before: Vec<u64> = files().collect();
     let copied = leased.reader.read(leased.offer.lease, || {
-        // It is in the middle of a copy, and late to see that there is nothing more to copy.
+        // The client is in the middle of a copy and has not yet seen that its lease ended.
         world.data().delete(FILE, Batch::default()).unwrap();
         fill();
         assert!(files().eq(before.iter().copied()));

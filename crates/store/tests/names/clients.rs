@@ -1,11 +1,12 @@
-//! What a client of several servers does, and how what it sees compares with the model.
+//! The operations of a client of several servers, and the comparison of the results with the model.
 
 use crate::cluster::Cluster;
 use crate::common::layout;
 use crate::model::{Answer, Content, How, Model, Op};
 use forebay_model::{Error, FileId, FileKind, Identity, Incarnation, Name, Result, ServerId, Stamp};
 use forebay_store::{
-    Attempt, Kv, Names, Obstacle, Op as Deed, RenameMode, Share, Stopped, Unlinked, Walked, XattrMode,
+    Attempt, Kv, Names, Obstacle, Op as Deed, RenameMode, Share, Stopped, Timeline, Unlinked, Walked,
+    XattrMode,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ impl Cluster {
         self.attempt(self.members.authority(file), now, deed)
     }
 
-    /// Tries it where the names are, and with all others if that is needed.
+    /// Tries the operation on the home server, then as a task on several servers if needed.
     fn carry<T>(
         &self,
         (dir, name): (FileId, &Name),
@@ -42,9 +43,9 @@ impl Cluster {
     pub(crate) fn perform(&self, who: &Identity, op: &Op, now: Stamp) -> Result<Answer> {
         Ok(match op {
             Op::Create { dir, name, mode } => {
-                let life = || vec![Incarnation(1)];
+                let incarnations = || vec![Incarnation(1)];
                 let deed = |names: &Names| {
-                    names.create_file(who, *dir, name, *mode, layout(), life(), now, |_| Ok(()))
+                    names.create_file(who, *dir, name, *mode, layout(), incarnations(), now, |_| Ok(()))
                 };
                 Answer::Made(self.attempt(self.home(*dir, name), now, deed)?.0)
             }
@@ -91,8 +92,8 @@ impl Cluster {
         })
     }
 
-    /// What names a file by its id. Servers ask first whether it can be reached, and with that whether it is open which
-    /// names it has.
+    /// Operations that identify a file by its id. The server first checks that it is reachable, and that no intent may
+    /// change its names.
     fn by_id(&self, who: &Identity, op: &Op, now: Stamp) -> Result<Answer> {
         match op {
             Op::SetAttr { file, .. }
@@ -125,9 +126,9 @@ impl Cluster {
             Op::RemoveXattr { file, name } => {
                 self.at_authority(*file, now, |names| Ok(names.remove_xattr(who, *file, name, now)?))?;
             }
-            Op::Bury { file } => {
+            Op::Reap { file } => {
                 let kv = self.kv(self.members.authority(*file));
-                let deed = |names: &Names| Ok(names.bury(*file).and_then(|batch| kv.commit(batch))?);
+                let deed = |names: &Names| Ok(names.reap(*file, |batch| kv.commit(batch))?);
                 self.at_authority(*file, now, deed)?;
             }
             other => panic!("{other:?} names no file by its id"),
@@ -193,7 +194,7 @@ impl Cluster {
         }
     }
 
-    /// How the servers together differ from the model once all is settled, if they do.
+    /// Compares the final state of all servers with the model.
     pub(crate) fn compare(&self, model: &Model, now: Stamp) -> Result<(), String> {
         let all: Vec<_> = self.members.servers().map(|server| self.names(server).expect("it runs")).collect();
         let count: u64 = all.iter().map(|names| names.count()).sum();
@@ -210,17 +211,17 @@ impl Cluster {
         self.view(model, now)
     }
 
-    /// How what anybody can see differs from the model, if it does.
+    /// Compares the visible state with the model.
     pub(crate) fn view(&self, model: &Model, now: Stamp) -> Result<(), String> {
-        let told = |error: Error| error.to_string();
+        let text = |error: Error| error.to_string();
         let root = Identity::root();
         for (&id, node) in &model.nodes {
-            let inode = self.at_authority(id, now, |names| names.settled(id)).map_err(told)?;
+            let inode = self.at_authority(id, now, |names| names.settled(id)).map_err(text)?;
             let mut share = Share::default();
             for server in self.members.servers() {
-                share = share.and(self.attempt(server, now, |names| names.settled_share(id)).map_err(told)?);
+                share = share.and(self.attempt(server, now, |names| names.settled_share(id)).map_err(text)?);
             }
-            let attr = inode.attr(id, &share.into());
+            let attr = inode.attr(id, &share.into(), &Timeline::default());
             let real =
                 (attr.mode, attr.uid.0, attr.gid.0, attr.links as usize, attr.atime, attr.mtime, attr.ctime);
             let expected =
@@ -229,13 +230,13 @@ impl Cluster {
                 return Err(format!("inode {id} is {real:?} instead of {expected:?}"));
             }
             let listed =
-                self.at_authority(id, now, |names| Ok(names.list_xattrs(&root, id)?)).map_err(told)?;
+                self.at_authority(id, now, |names| Ok(names.list_xattrs(&root, id)?)).map_err(text)?;
             if !listed.iter().eq(node.xattrs.keys()) {
                 return Err(format!("inode {id} has the attributes {listed:?}"));
             }
             match &node.content {
                 Content::Dir { entries, .. } => {
-                    let real = self.list(&root, id, now).map_err(told)?;
+                    let real = self.list(&root, id, now).map_err(text)?;
                     if real != *entries {
                         return Err(format!("directory {id} holds {real:?} instead of {entries:?}"));
                     }

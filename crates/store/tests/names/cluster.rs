@@ -1,36 +1,36 @@
-//! Several servers in one process: a network that is a function call, cut and crashed wherever a test wants.
+//! Several servers in one process: messages are function calls, and a test can lose messages and crash servers.
 
 use crate::common::open_root;
-use forebay_dice::Dice;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Member, Members, Result, ServerId, Stamp};
 use forebay_store::{
-    Ask, Attempt, Carried, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, Stopped, Task, Told,
-    Withdrawal, check_all,
+    Attempt, Carried, Heard, Kv, MemoryKv, NameReply, NameRequest, Names, Next, Obstacle, Op as Deed,
+    Stopped, Task, Withdrawal, check_all,
 };
+use forebay_testkit::Rng;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-/// How often an operation is tried again before a test calls that endless.
+/// Number of retries after which a test reports an endless loop.
 const PATIENCE: u32 = 20_000;
 
-/// What goes wrong at an event of the network.
+/// A fault at an event of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mishap {
+pub(crate) enum Fault {
     /// The message is lost.
     Cut,
-    /// The sender dies; the machine too if so.
+    /// The sender crashes, with its machine if set.
     Sender { machine: bool },
-    /// The receiver dies.
+    /// The receiver crashes.
     Receiver { machine: bool },
 }
 
-/// Who uses the servers: whether it is worth to wait for others.
+/// The users of the servers, which determine how waiting works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Users {
-    /// Only one at a time: nobody ever has to wait.
+    /// One at a time: no operation ever has to wait.
     One,
-    /// Several in turns: whoever has to wait lets another have a turn.
+    /// Several in turns: an operation that has to wait gives another its turn.
     Turns,
     /// Several threads.
     Threads,
@@ -40,17 +40,17 @@ pub(crate) enum Users {
 struct Node {
     kv: RwLock<Arc<MemoryKv>>,
     names: RwLock<Option<Arc<Names>>>,
-    /// Whether what it knows of another one's directories counts.
+    /// Whether the leases on the directories of each other server are valid.
     leases: Arc<Vec<AtomicBool>>,
 }
 
 pub(crate) struct Cluster {
     pub(crate) members: Arc<Members>,
     nodes: Vec<Node>,
-    /// Events so far: every message that is about to arrive, and every answer.
+    /// Number of events so far: every message before it arrives, and every reply.
     pub(crate) events: AtomicU64,
-    mishap: Mutex<Option<(u64, Mishap)>>,
-    /// Who uses it.
+    fault: Mutex<Option<(u64, Fault)>>,
+    /// The users of the servers.
     pub(crate) users: Users,
 }
 
@@ -84,7 +84,7 @@ impl Cluster {
             members: Arc::clone(members),
             nodes: kvs.into_iter().map(node).collect(),
             events: AtomicU64::new(0),
-            mishap: Mutex::new(None),
+            fault: Mutex::new(None),
             users: Users::One,
         };
         members.servers().for_each(|server| cluster.start(server));
@@ -105,7 +105,7 @@ impl Cluster {
         self.node(server).kv.read().expect("no panic").clone()
     }
 
-    /// Starts a server with the store it has; its former life's copies end at once everywhere.
+    /// Starts a server with its store; all leases from its former run end at once.
     pub(crate) fn start(&self, server: ServerId) {
         let names = Names::open(self.kv(server), server).expect("a sound store opens");
         let leases = Arc::clone(&self.node(server).leases);
@@ -120,7 +120,7 @@ impl Cluster {
         *self.node(server).names.write().expect("no panic") = Some(Arc::new(names));
     }
 
-    /// Kills a server; what was not synced is lost if the machine dies too.
+    /// Crashes a server; if its machine crashes too, unsynced data is lost.
     pub(crate) fn crash(&self, server: ServerId, machine: bool) {
         let node = self.node(server);
         *node.names.write().expect("no panic") = None;
@@ -136,51 +136,57 @@ impl Cluster {
         self.members.servers().for_each(|server| self.kv(server).sync().expect("memory"));
     }
 
-    /// Something will go wrong at the `nth` event from the beginning.
-    pub(crate) fn plan(&self, nth: u64, mishap: Mishap) {
-        *self.mishap.lock().expect("no panic") = Some((nth, mishap));
+    /// Schedules a fault at the `nth` event.
+    pub(crate) fn plan(&self, nth: u64, fault: Fault) {
+        *self.fault.lock().expect("no panic") = Some((nth, fault));
     }
 
     fn event(&self, from: ServerId, to: ServerId) -> Result<()> {
         let number = self.events.fetch_add(1, Ordering::SeqCst);
         let due = {
-            let mut mishap = self.mishap.lock().expect("no panic");
-            match *mishap {
-                Some((at, _)) if at == number => mishap.take(),
+            let mut fault = self.fault.lock().expect("no panic");
+            match *fault {
+                Some((at, _)) if at == number => fault.take(),
                 _ => None,
             }
         };
         match due {
             None => Ok(()),
-            Some((_, Mishap::Cut)) => Err(gone(to)),
-            Some((_, Mishap::Sender { machine })) => {
+            Some((_, Fault::Cut)) => Err(gone(to)),
+            Some((_, Fault::Sender { machine })) => {
                 self.crash(from, machine);
                 Err(gone(from))
             }
-            Some((_, Mishap::Receiver { machine })) => {
+            Some((_, Fault::Receiver { machine })) => {
                 self.crash(to, machine);
                 Err(gone(to))
             }
         }
     }
 
-    /// One server asks another.
-    pub(crate) fn ask(&self, from: ServerId, to: ServerId, ask: &Ask, now: Stamp) -> Result<Told> {
-        let ask = Ask::decode(&ask.encode())?;
+    /// Sends a request from one server to another.
+    pub(crate) fn send(
+        &self,
+        from: ServerId,
+        to: ServerId,
+        ask: &NameRequest,
+        now: Stamp,
+    ) -> Result<NameReply> {
+        let ask = NameRequest::decode(&ask.encode())?;
         self.event(from, to)?;
         self.names(from)?;
-        let told = match &ask {
-            Ask::Carry(who, deed) => Told::Carried(self.carry_out(to, who, deed, now)?),
-            // It would wait for somebody whose turn it is not.
-            Ask::Settle(_) if self.users == Users::Turns => Told::Done,
+        let reply = match &ask {
+            NameRequest::Carry(who, deed) => NameReply::Carried(self.carry_out(to, who, deed, now)?),
+            // It would wait for an operation that does not have its turn.
+            NameRequest::Settle(_) if self.users == Users::Turns => NameReply::Done,
             ask => self.attempt(to, now, |names| names.answer(from, ask))?,
         };
         self.event(from, to)?;
         self.names(from)?;
-        Told::decode(&told.encode())
+        NameReply::decode(&reply.encode())
     }
 
-    /// Does something at a server, and what is in its way before.
+    /// Runs an operation on a server and resolves its obstacles.
     pub(crate) fn attempt<T>(
         &self,
         at: ServerId,
@@ -201,14 +207,14 @@ impl Cluster {
                 done => return done.map_err(Error::from),
             }
         }
-        Err(Error::new(ErrorKind::Busy, "this goes on for ever"))
+        Err(Error::new(ErrorKind::Busy, "the operation does not end"))
     }
 
-    /// All others drop their copies; whoever does not answer is waited for until its lease is over.
+    /// All other servers drop their copies; a server that does not reply loses its lease.
     fn withdraw(&self, at: ServerId, dir: FileId, now: Stamp) -> Result<Withdrawal> {
         let mut withdrawal = self.names(at)?.withdraw(dir);
         for other in self.members.servers().filter(|&other| other != at) {
-            if self.ask(at, other, &Ask::Drop(dir), now).is_err() {
+            if self.send(at, other, &NameRequest::Drop(dir), now).is_err() {
                 self.names(at)?;
                 self.node(other).leases[usize::from(at.0)].store(false, Ordering::SeqCst);
                 if let Ok(names) = self.names(other) {
@@ -226,10 +232,10 @@ impl Cluster {
             self.pause();
             return Ok(());
         };
-        // Whoever is asked answers beats too.
+        // A server that handles requests also replies to heartbeats.
         self.node(at).leases[usize::from(question.server.0)].store(true, Ordering::SeqCst);
-        let told = self.ask(at, question.server, &question.ask, now)?;
-        if names.hear(question, told)? == Heard::Pause {
+        let reply = self.send(at, question.server, &question.ask, now)?;
+        if names.hear(question, reply)? == Heard::Pause {
             self.pause();
         }
         Ok(())
@@ -241,7 +247,7 @@ impl Cluster {
         }
     }
 
-    /// Carries an operation out at its coordinator, from the beginning to the end.
+    /// Carries out an operation on its coordinator to the end.
     pub(crate) fn carry_out(&self, at: ServerId, who: &Identity, deed: &Deed, now: Stamp) -> Result<Carried> {
         let mut runner = self.runner(at, who, deed, now)?;
         for _ in 0..PATIENCE {
@@ -250,7 +256,7 @@ impl Cluster {
                 return result;
             }
         }
-        Err(Error::new(ErrorKind::Busy, "this task goes on for ever"))
+        Err(Error::new(ErrorKind::Busy, "the task does not end"))
     }
 
     /// A task to be carried out step by step.
@@ -263,24 +269,24 @@ impl Cluster {
             names,
             task,
             asks: VecDeque::new(),
-            told: Vec::new(),
+            replies: Vec::new(),
             withdrawals: Vec::new(),
-            tell: VecDeque::new(),
+            notify: VecDeque::new(),
         })
     }
 
-    fn tell(&self, at: ServerId, to: ServerId, ask: &Ask, now: Stamp) {
-        let Ask::Finish(intent, _) = *ask else { panic!("only the end is told: {ask:?}") };
-        if self.ask(at, to, ask, now).is_ok()
+    fn notify(&self, at: ServerId, to: ServerId, ask: &NameRequest, now: Stamp) {
+        let NameRequest::Finish(intent, _) = *ask else { panic!("only outcomes are sent: {ask:?}") };
+        if self.send(at, to, ask, now).is_ok()
             && let Ok(names) = self.names(at)
         {
             names.told(to, intent).expect("memory");
         }
     }
 
-    /// All servers that died start again.
+    /// Restarts all crashed servers.
     pub(crate) fn restart(&self) {
-        *self.mishap.lock().expect("no panic") = None;
+        *self.fault.lock().expect("no panic") = None;
         for server in self.members.servers() {
             if self.names(server).is_err() {
                 self.start(server);
@@ -288,17 +294,17 @@ impl Cluster {
         }
     }
 
-    /// Everything that was left open is settled.
-    pub(crate) fn settle(&self, now: Stamp) {
+    /// Resolves all open intents.
+    pub(crate) fn resolve_all(&self, now: Stamp) {
         for server in self.members.servers() {
             let names = self.names(server).expect("it runs");
             for intent in names.prepared() {
                 self.clear(server, &Obstacle::Intent(intent), now).expect("all run");
             }
             for (to, ask) in names.unfinished().expect("memory") {
-                self.tell(server, to, &ask, now);
+                self.notify(server, to, &ask, now);
             }
-            assert_eq!(names.prepared(), [], "server {server} has settled everything");
+            assert_eq!(names.prepared(), [], "server {server} has resolved all intents");
         }
     }
 
@@ -308,25 +314,25 @@ impl Cluster {
     }
 }
 
-/// A task, and what it waits for.
+/// A task and its pending requests.
 pub(crate) struct Runner {
     at: ServerId,
     now: Stamp,
     names: Arc<Names>,
     task: Option<Task>,
-    /// What is still to be asked, and what was told so far.
-    asks: VecDeque<(ServerId, Ask)>,
-    told: Vec<Result<Told>>,
+    /// Requests to send, and replies received so far.
+    asks: VecDeque<(ServerId, NameRequest)>,
+    replies: Vec<Result<NameReply>>,
     withdrawals: Vec<Withdrawal>,
-    tell: VecDeque<(ServerId, Ask)>,
+    notify: VecDeque<(ServerId, NameRequest)>,
 }
 
 impl Runner {
-    /// One step; says what came of it at the end, and again for every server that hears of it then.
+    /// Makes one step; returns the result at the end, and again for every server that is notified afterwards.
     pub(crate) fn step(&mut self, cluster: &Cluster) -> Option<Result<Carried>> {
         let Some(task) = &mut self.task else {
-            let (to, ask) = self.tell.pop_front()?;
-            cluster.tell(self.at, to, &ask, self.now);
+            let (to, ask) = self.notify.pop_front()?;
+            cluster.notify(self.at, to, &ask, self.now);
             return Some(Ok(Carried::default()));
         };
         if let Err(error) = cluster.names(self.at) {
@@ -334,11 +340,11 @@ impl Runner {
             return Some(Err(error));
         }
         if let Some((to, ask)) = self.asks.pop_front() {
-            self.told.push(cluster.ask(self.at, to, &ask, self.now));
+            self.replies.push(cluster.send(self.at, to, &ask, self.now));
             return None;
         }
-        match task.next(&self.names, std::mem::take(&mut self.told)) {
-            Next::Ask(asks) => {
+        match task.next(&self.names, std::mem::take(&mut self.replies)) {
+            Next::NameRequest(asks) => {
                 self.withdrawals.clear();
                 self.asks = asks.into();
             }
@@ -354,8 +360,8 @@ impl Runner {
                     Ok(()) => {}
                 }
             }
-            Next::Done(result, tell) => {
-                (self.task, self.tell) = (None, tell.into());
+            Next::Done(result, notify) => {
+                (self.task, self.notify) = (None, notify.into());
                 self.withdrawals.clear();
                 return Some(result);
             }
@@ -369,8 +375,8 @@ impl Runner {
     }
 }
 
-/// A mishap of any sort.
-pub(crate) fn any_mishap(random: &mut Dice) -> Mishap {
+/// A random fault.
+pub(crate) fn any_fault(random: &mut Rng) -> Fault {
     let machine = random.one_in(2);
-    *random.pick(&[Mishap::Cut, Mishap::Sender { machine }, Mishap::Receiver { machine }])
+    *random.pick(&[Fault::Cut, Fault::Sender { machine }, Fault::Receiver { machine }])
 }

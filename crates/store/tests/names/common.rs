@@ -1,10 +1,10 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 
-use forebay_dice::Dice;
 use forebay_model::{
     Attr, Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
 };
-use forebay_store::{Batch, Inode, Kv, MemoryKv, Names, Root, Visit, Walked};
+use forebay_store::{Batch, Inode, Kv, MemoryKv, Names, Root, Timeline, Visit, Walked};
+use forebay_testkit::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,14 +23,14 @@ pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
     Identity { uid: Uid(uid), gid: Gid(gid), groups: groups.iter().copied().map(Gid).collect() }
 }
 
-/// A fresh namespace in memory whose root everybody may write.
+/// A fresh namespace in memory whose root is writable by all users.
 pub(crate) fn fresh() -> World {
     let kv = Arc::new(MemoryKv::new());
     Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store can be formatted");
     World { names: open(kv.clone()), kv, now: AtomicU64::new(1000) }
 }
 
-/// A root directory that everybody may write.
+/// A root directory writable by all users.
 pub(crate) fn open_root() -> Root {
     Root { owner: (Uid(0), Gid(0)), mode: 0o777 }
 }
@@ -39,7 +39,7 @@ pub(crate) fn open(kv: Arc<dyn Kv>) -> Names {
     Names::open(kv, SERVER).expect("a sound store opens")
 }
 
-/// A store that is slow now and then, so that threads meet in the narrow places between two reads.
+/// A store with random delays, so that threads race between two reads.
 pub(crate) struct Jittery<K> {
     inner: K,
     calls: AtomicU64,
@@ -52,7 +52,7 @@ impl<K> Jittery<K> {
 
     fn wait(&self) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        match Dice::new(call).below(4) {
+        match Rng::new(call).below(4) {
             0 => std::thread::sleep(std::time::Duration::from_micros(call % 64)),
             1 => std::thread::yield_now(),
             _ => {}
@@ -81,7 +81,7 @@ impl<K: Kv> Kv for Jittery<K> {
     }
 }
 
-/// A namespace with a clock that ticks at every use, and paths for people.
+/// A namespace with a clock that ticks at every use, and access by path.
 pub(crate) struct World {
     pub(crate) kv: Arc<MemoryKv>,
     pub(crate) names: Names,
@@ -93,26 +93,26 @@ impl World {
         Stamp(self.now.fetch_add(1_000_000_007, Ordering::Relaxed))
     }
 
-    /// What is at a path; links are not followed.
+    /// The file at a path; links are not followed.
     pub(crate) fn at(&self, path: &str) -> Result<(FileId, Inode)> {
         match self.names.walk(&Identity::root(), ROOT, path.as_bytes(), false)? {
             Walked::Found(id, inode) => Ok((id, *inode)),
-            Walked::Link { .. } => Err(Error::new(ErrorKind::TooManyLinks, "a link in the way")),
+            Walked::Link { .. } => Err(Error::new(ErrorKind::TooManyLinks, "a link in the path")),
             Walked::At { .. } | Walked::Elsewhere { .. } => {
-                Err(Error::new(ErrorKind::Unsupported, "it is somewhere else"))
+                Err(Error::new(ErrorKind::Unsupported, "it is on another server"))
             }
         }
     }
 
-    /// How many links `stat` shows.
+    /// The link count that `stat` reports.
     pub(crate) fn links(&self, path: &str) -> u32 {
         self.attr(path).links
     }
 
-    /// What `stat` shows.
+    /// The attributes that `stat` reports.
     pub(crate) fn attr(&self, path: &str) -> Attr {
         let (id, inode) = self.at(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        inode.attr(id, &self.names.share(id).expect("readable").into())
+        inode.attr(id, &self.names.share(id).expect("readable").into(), &Timeline::default())
     }
 
     pub(crate) fn id(&self, path: &str) -> FileId {
@@ -127,8 +127,8 @@ impl World {
 
     pub(crate) fn create(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
         let (dir, last) = self.split(path);
-        let (life, before) = (vec![Incarnation(7)], |_| Ok(()));
-        let made = self.names.create_file(who, dir, &last, mode, layout(), life, self.now(), before);
+        let (incarnations, before) = (vec![Incarnation(7)], |_| Ok(()));
+        let made = self.names.create_file(who, dir, &last, mode, layout(), incarnations, self.now(), before);
         let (file, inode, ()) = made?;
         Ok((file, inode))
     }
@@ -143,8 +143,8 @@ impl World {
         Ok(self.names.symlink(who, dir, &last, target.as_bytes(), self.now())?)
     }
 
-    /// Runs a script as root: `d PATH MODE`, `f PATH MODE`, `s PATH TARGET`, `l PATH NEW`, each with the uid and
-    /// gid that the thing gets in the end: `d dir 755 10:100`.
+    /// Runs a script as root: `d PATH MODE`, `f PATH MODE`, `s PATH TARGET`, `l PATH NEW`, each with an optional final
+    /// uid and gid: `d dir 755 10:100`.
     pub(crate) fn build(&self, script: &[&str]) {
         for line in script {
             let words: Vec<_> = line.split(' ').collect();
@@ -155,7 +155,7 @@ impl World {
                 "d" => self.make_dir(&root, path, 0o700),
                 "f" => self.create(&root, path, 0o600),
                 "s" => self.symlink(&root, path, words[2]),
-                other => panic!("no such order: {other}"),
+                other => panic!("unknown command: {other}"),
             }
             .unwrap_or_else(|error| panic!("{line}: {error}"));
             let (uid, gid) = owner.split_once(':').expect("uid:gid");
@@ -170,13 +170,13 @@ impl World {
         }
     }
 
-    /// Panics unless the namespace is sound.
+    /// Panics unless the namespace is consistent.
     pub(crate) fn check(&self) {
         assert_eq!(forebay_store::check(&*self.kv), Vec::<String>::new());
     }
 }
 
-/// What a result came to, for tables: `ok` or the kind of error.
+/// The outcome of a result for tables: `ok` or the kind of error.
 pub(crate) fn outcome<T, E: Clone + Into<Error>>(result: &Result<T, E>) -> String {
     match result {
         Ok(_) => "ok".to_owned(),

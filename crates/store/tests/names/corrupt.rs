@@ -1,9 +1,9 @@
-//! Damaged records and files: a clear error, no panic.
+//! Corrupted records and files: a clear error, no panic.
 
 use crate::common::{ROOT, SERVER, fresh, name, open, open_root};
-use forebay_dice::{Dice, alone, rounds, seed};
 use forebay_model::{Bytes, Change, Error, ErrorKind, FileId, Identity, Stamp, Uid};
 use forebay_store::{Attempt, Batch, FjallKv, Kv, MemoryKv, Names, RenameMode, Stopped, XattrMode, check};
+use forebay_testkit::{Rng, alone, rounds, seed};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn pairs(kv: &dyn Kv) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs
 }
 
-/// Does everything once; only its errors and panics matter.
+/// Runs every operation once; only errors and panics matter.
 fn exercise(kv: &Arc<MemoryKv>) -> Vec<ErrorKind> {
     let root = Identity::root();
     let names = match Names::open(kv.clone(), SERVER) {
@@ -26,33 +26,35 @@ fn exercise(kv: &Arc<MemoryKv>) -> Vec<ErrorKind> {
         Err(error) => return vec![error.kind()],
     };
     let mut kinds = Vec::new();
-    let mut told = |result: Attempt<()>| {
+    let mut record = |result: Attempt<()>| {
         kinds.extend(result.err().map(|stopped| Error::from(stopped).kind()));
     };
     for id in (1..10).map(FileId) {
         let now = Stamp(99);
-        told(names.inode(id).map(|_| ()).map_err(Stopped::from));
-        told(names.reach(&root, id));
-        told(names.read_dir(&root, id, 0, 100).map(|_| ()));
-        told(names.list_xattrs(&root, id).map(|_| ()).map_err(Stopped::from));
-        told(names.set_xattr(&root, id, &name("user.n"), b"v", XattrMode::Any, now).map_err(Stopped::from));
-        told(names.set_attr(&root, id, &Change { uid: Some(Uid(3)), ..Change::default() }, now).map(|_| ()));
-        told(names.make_dir(&root, id, &name("new"), 0o700, now).map(|_| ()));
-        told(names.rename(&root, id, &name("new"), ROOT, &name("n"), RenameMode::Replace, now).map(|_| ()));
-        told(names.bury(id).map(|_| ()).map_err(Stopped::from));
+        record(names.inode(id).map(|_| ()).map_err(Stopped::from));
+        record(names.reach(&root, id));
+        record(names.read_dir(&root, id, 0, 100).map(|_| ()));
+        record(names.list_xattrs(&root, id).map(|_| ()).map_err(Stopped::from));
+        record(names.set_xattr(&root, id, &name("user.n"), b"v", XattrMode::Any, now).map_err(Stopped::from));
+        record(
+            names.set_attr(&root, id, &Change { uid: Some(Uid(3)), ..Change::default() }, now).map(|_| ()),
+        );
+        record(names.make_dir(&root, id, &name("new"), 0o700, now).map(|_| ()));
+        record(names.rename(&root, id, &name("new"), ROOT, &name("n"), RenameMode::Replace, now).map(|_| ()));
+        record(names.reap(id, |_| Ok(())).map_err(Stopped::from));
         for text in ["a", "f", "s", "n", "new"] {
-            told(names.lookup(&root, id, &name(text)).map(|_| ()));
-            told(names.unlink(&root, id, &name(text), now).map(|_| ()));
-            told(names.remove_dir(&root, id, &name(text), now).map(|_| ()));
+            record(names.lookup(&root, id, &name(text)).map(|_| ()));
+            record(names.unlink(&root, id, &name(text), now).map(|_| ()));
+            record(names.remove_dir(&root, id, &name(text), now).map(|_| ()));
         }
     }
-    told(names.walk(&root, ROOT, b"a/b/../f", true).map(|_| ()));
-    told(names.orphans().map(|_| ()).map_err(Stopped::from));
+    record(names.walk(&root, ROOT, b"a/b/../f", true).map(|_| ()));
+    record(names.orphans().map(|_| ()).map_err(Stopped::from));
     kinds
 }
 
 #[test]
-fn every_flipped_byte_and_every_cut_record() {
+fn every_flipped_byte_and_truncated_record_is_handled() {
     let world = fresh();
     world.build(&["d a 755", "d a/b 755", "f a/f 644", "s s a", "f f 644"]);
     let (root, f) = (Identity::root(), world.id("f"));
@@ -95,13 +97,13 @@ fn every_flipped_byte_and_every_cut_record() {
             attempt(key, Some(value), Some(&key[..index]));
         }
     }
-    assert!(bad_stores > 100, "damage is called damage: {bad_stores}");
+    assert!(bad_stores > 100, "corruption is reported as BadStore: {bad_stores}");
 }
 
 type Damage = fn(&mut Batch, &dyn Kv);
 
 #[test]
-fn the_checker_finds_what_is_wrong() {
+fn checker_finds_every_kind_of_flaw() {
     let cases: [(&str, Damage); 4] = [
         ("its inode", |batch, _| batch.remove(key(b"i", 4))),
         ("no name and is no orphan", |batch, kv| {
@@ -123,7 +125,7 @@ fn the_checker_finds_what_is_wrong() {
         let findings = check(&*world.kv);
         assert!(findings.iter().any(|finding| finding.contains(expected)), "{expected}: {findings:?}");
     }
-    assert!(!check(&MemoryKv::new()).is_empty(), "nothing is no namespace");
+    assert!(!check(&MemoryKv::new()).is_empty(), "an empty store is not a namespace");
 }
 
 fn key(letter: &[u8], id: u64) -> Vec<u8> {
@@ -148,7 +150,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A store with tables and a journal that is not padded, so that copies are cheap and every flip hits something.
+/// A store with tables and an unpadded journal, so that copies are cheap and every flip hits data.
 fn small_store(dir: &Path) {
     let kv: Arc<dyn Kv> = Arc::new(FjallKv::create(dir, Bytes::mib(1)).expect("a new store"));
     Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
@@ -158,11 +160,11 @@ fn small_store(dir: &Path) {
         names.make_dir(&Identity::root(), ROOT, &file, 0o700, Stamp(5)).expect("new");
     }
     drop((names, kv));
-    // Opening it again cuts the padding off.
+    // Reopening it removes the padding.
     drop(FjallKv::open(dir, Bytes::mib(1)).expect("sound"));
 }
 
-/// Bytes of address space: fjall's own threads have stacks and arenas.
+/// Limit of the address space in bytes: fjall's own threads have stacks and arenas.
 const MEMORY: u64 = 4 << 30;
 
 #[test]
@@ -172,7 +174,7 @@ fn random_damage_to_the_files_never_panics() {
 
 fn damage() {
     let base = seed();
-    let mut random = Dice::new(base);
+    let mut random = Rng::new(base);
     let dir = tempfile::tempdir().expect("a temporary directory");
     small_store(dir.path());
     let mut refused = 0;
@@ -206,12 +208,12 @@ fn damage() {
                 continue;
             }
         };
-        // What opens is either sound, or says what is wrong with it.
+        // A store that opens is consistent, or the check reports its flaws.
         let _ = check(&*kv);
         if let Ok(names) = Names::open(kv, SERVER) {
             let _ = names.read_dir(&Identity::root(), ROOT, 0, 100_000);
             let _ = names.make_dir(&Identity::root(), ROOT, &name("new"), 0o700, Stamp(9));
         }
     }
-    assert!(refused > 5, "FOREBAY_SEED={base}: damage is noticed, but only {refused} times");
+    assert!(refused > 5, "FOREBAY_SEED={base}: corruption was detected only {refused} times");
 }

@@ -1,15 +1,15 @@
-//! Crashes and failing disks: whatever prefix of the commits survives, the namespace is sound.
+//! Crashes and failing disks: for every surviving prefix of the commits, the namespace is consistent.
 
 use crate::common::{ROOT, SERVER, fresh, name, open, open_root, outcome, user};
 use crate::model::Model;
 use crate::random::{Author, compare, step};
-use forebay_dice::{rounds, seed};
 use forebay_model::{Error, ErrorKind, Identity, Stamp};
 use forebay_store::{Fault, Kv, MemoryKv, Names, RenameMode, check};
+use forebay_testkit::{rounds, seed};
 use std::sync::Arc;
 
 #[test]
-fn random_histories_cut_anywhere_are_sound() {
+fn random_histories_cut_anywhere_are_consistent() {
     let base = seed();
     for round in rounds(6) {
         let kv = Arc::new(MemoryKv::new());
@@ -36,7 +36,7 @@ fn random_histories_cut_anywhere_are_sound() {
 }
 
 #[test]
-fn what_was_synced_is_there_after_a_crash() {
+fn synced_changes_survive_a_crash() {
     let world = fresh();
     world.build(&["d d 755", "f d/f 644"]);
     world.kv.sync().expect("memory");
@@ -61,8 +61,8 @@ fn random_failures_of_the_disk_change_nothing() {
     for number in 1..=500 {
         let now = Stamp(number * 1_000_000_007);
         if !author.random.one_in(3) {
-            let told = step(&names, &*kv, &mut model, &mut author, now).map(drop);
-            told.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, step {number}: {problem}"));
+            let got = step(&names, &*kv, &mut model, &mut author, now).map(drop);
+            got.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, step {number}: {problem}"));
             continue;
         }
         kv.fail(Fault::Commit, 1, disk_full());
@@ -73,7 +73,7 @@ fn random_failures_of_the_disk_change_nothing() {
             names.rename(&root, ROOT, &name("a"), ROOT, &moved, RenameMode::NoReplace, now).map(|_| ()),
         ];
         failed += u32::from(outcome(&results[0]) == "NoSpace");
-        // The second met a sound disk again: take it back where it worked.
+        // The second attempt had a working disk: undo it if it succeeded.
         if results[1].is_ok() {
             names
                 .rename(&root, ROOT, &moved, ROOT, &name("a"), RenameMode::NoReplace, now)
@@ -91,7 +91,7 @@ fn random_failures_of_the_disk_change_nothing() {
 }
 
 #[test]
-fn no_id_is_given_before_its_mark_is_durable() {
+fn no_id_is_allocated_before_its_mark_is_durable() {
     let world = fresh();
     let who = user(10, 100, &[]);
     world.kv.fail(Fault::Sync, 1, Error::new(ErrorKind::Io, "Input/output error"));

@@ -1,4 +1,4 @@
-//! The metadata store on a real disk: order, restarts, `kill -9`, and directories that cannot be used.
+//! The metadata store on a real disk: order, restarts, `kill -9`, and unusable directories.
 
 use forebay_model::{Bytes, ErrorKind};
 use forebay_store::{Batch, FjallKv, Kv};
@@ -55,7 +55,7 @@ fn both_stores_keep_order_and_batches() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn store_that_cannot_be_opened_reports_why() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let refuse = |result: forebay_model::Result<FjallKv>, hint: &str| {
         let error = result.err().unwrap_or_else(|| panic!("should be refused: {hint}"));
@@ -76,7 +76,7 @@ fn what_cannot_be_opened_says_why() {
     refuse(FjallKv::open(dir.path(), cache), "another version");
 }
 
-/// Not a test of its own: what the killed process does.
+/// Not a test: the body of the killed process.
 #[test]
 fn child_commits_until_it_is_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR) else { return };
@@ -88,12 +88,12 @@ fn child_commits_until_it_is_killed() {
         batch.put(format!("k{count:09}"), format!("value of {count}"));
         batch.put(format!("other{count:09}"), vec![count as u8; 300]);
         kv.commit(batch).expect("the disk works");
-        writeln!(out, "done {count}").and_then(|()| out.flush()).expect("the parent listens");
+        writeln!(out, "done {count}").and_then(|()| out.flush()).expect("the parent reads the output");
     }
 }
 
 #[test]
-fn what_was_committed_survives_a_killed_process() {
+fn committed_batches_survive_a_killed_process() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     drop(FjallKv::create(dir.path(), Bytes::mib(1)).expect("a new store"));
     let mut acknowledged = 0;
@@ -105,7 +105,7 @@ fn what_was_committed_survives_a_killed_process() {
             .spawn()
             .expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        // Other words of the test harness may stand before the first of ours on its line.
+        // Output of the test harness may precede ours on the first line.
         let counts = lines
             .map_while(Result::ok)
             .filter_map(|line| line.split_once("done ").and_then(|(_, count)| count.parse::<usize>().ok()));
@@ -113,7 +113,7 @@ fn what_was_committed_survives_a_killed_process() {
         for count in counts {
             acknowledged = acknowledged.max(count + 1);
             seen += 1;
-            // Kill it in mid-work, and go on reading what it had said before it died.
+            // Kill the process while it works, and read the rest of its output.
             if seen == 50 * round {
                 child.kill().expect("SIGKILL");
             }
@@ -133,7 +133,7 @@ fn what_was_committed_survives_a_killed_process() {
 }
 
 #[test]
-fn everybody_who_syncs_gets_an_answer() {
+fn every_concurrent_sync_returns() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let kv = Arc::new(FjallKv::create(dir.path(), Bytes::mib(1)).expect("a new store"));
     std::thread::scope(|threads| {

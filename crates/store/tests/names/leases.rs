@@ -1,15 +1,15 @@
-//! Copies of directories: used while they count, given up before the directory changes, never brought back.
+//! Copies of directories: used under a valid lease, dropped before the directory changes, never restored.
 
 use crate::cluster::Cluster;
 use crate::common::{ROOT, name, outcome, user};
 use crate::model::{Answer, How, Op};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Name, Result, ServerId, Stamp};
-use forebay_store::{Ask, Found, Heard, Obstacle, Stopped, Told, Walked};
+use forebay_store::{Found, Heard, NameReply, NameRequest, Obstacle, Stopped, Walked};
 
 const NOW: Stamp = Stamp(3_000_000_000);
 
-fn made(told: Result<Answer>) -> FileId {
-    match told {
+fn made(got: Result<Answer>) -> FileId {
+    match got {
         Ok(Answer::Made(id)) => id,
         other => panic!("nothing was made: {other:?}"),
     }
@@ -20,13 +20,13 @@ fn make_dir(cluster: &Cluster, dir: FileId, text: &str) -> FileId {
     made(cluster.perform(&Identity::root(), &op, NOW))
 }
 
-/// A name in a directory that is at home on a certain server.
+/// A name in a directory whose home is a given server.
 fn at_home(cluster: &Cluster, dir: FileId, server: ServerId) -> Name {
     let mut names = (0..).map(|number| name(&format!("n{number}")));
     names.find(|name| cluster.members.home(dir, name) == server).expect("homes are spread")
 }
 
-/// A directory and a server that has to do with it only by way of a copy.
+/// A directory, its server, and a server that uses only a copy of it.
 fn foreign(cluster: &Cluster) -> (FileId, ServerId, ServerId) {
     let dir = make_dir(cluster, ROOT, "d");
     let authority = cluster.members.authority(dir);
@@ -44,11 +44,11 @@ fn create(cluster: &Cluster, who: &Identity, dir: FileId, name: &Name) -> Result
 }
 
 #[test]
-fn a_directory_changes_only_when_nobody_believes_in_its_copy() {
+fn directory_changes_only_when_no_valid_copy_exists() {
     let cluster = Cluster::new(3);
     let (dir, authority, other) = foreign(&cluster);
     let (who, first) = (user(10, 100, &[]), at_home(&cluster, dir, other));
-    create(&cluster, &who, dir, &first).expect("everybody may");
+    create(&cluster, &who, dir, &first).expect("all users may");
     let names = cluster.names(authority).expect("it runs");
     let change = Change { mode: Some(0o700), ..Change::default() };
     let stopped = names.set_attr(&Identity::root(), dir, &change, NOW).unwrap_err();
@@ -56,43 +56,47 @@ fn a_directory_changes_only_when_nobody_believes_in_its_copy() {
     chmod(&cluster, dir, 0o700).expect("root may");
     let second = Name::new([first.as_bytes(), b"x"].concat()).expect("good");
     assert_eq!(outcome(&create(&cluster, &who, dir, &second)), "AccessDenied");
-    // Nobody has asked for it since: it changes at once.
+    // No server has requested a copy: it changes at once.
     let alone = make_dir(&cluster, ROOT, "never lent");
     let names = cluster.names(cluster.members.authority(alone)).expect("it runs");
-    names.set_attr(&Identity::root(), alone, &change, NOW).expect("nobody has a copy");
+    names.set_attr(&Identity::root(), alone, &change, NOW).expect("no server has a copy");
 }
 
 #[test]
-fn an_answer_that_was_on_its_way_does_not_bring_back_a_copy() {
+fn reply_in_flight_does_not_restore_a_dropped_copy() {
     let cluster = Cluster::new(3);
     let (dir, authority, other) = foreign(&cluster);
     let (ours, theirs) = (cluster.names(other).expect("it runs"), cluster.names(authority).expect("it runs"));
     assert_eq!(ours.dir(dir), Err(Stopped::Obstacle(Obstacle::Directory(dir))));
-    let question = ours.question(&Obstacle::Directory(dir)).expect("somebody can be asked");
-    let told = theirs.answer(other, &question.ask).expect("it is there");
-    // Meanwhile it changes, and we are told to drop a copy that we do not have yet.
+    let question = ours.question(&Obstacle::Directory(dir)).expect("there is a server to query");
+    let got = theirs.answer(other, &question.ask).expect("it is there");
+    // Meanwhile the directory changes, and the server must drop a copy that it does not have yet.
     chmod(&cluster, dir, 0o700).expect("root may");
-    assert_eq!(ours.hear(question, told), Ok(Heard::GoOn));
-    assert_eq!(ours.dir(dir), Err(Stopped::Obstacle(Obstacle::Directory(dir))), "the answer was too old");
+    assert_eq!(ours.hear(question, got), Ok(Heard::GoOn));
+    assert_eq!(ours.dir(dir), Err(Stopped::Obstacle(Obstacle::Directory(dir))), "the reply was outdated");
 }
 
 #[test]
-fn while_a_directory_changes_nobody_gets_a_copy() {
+fn no_server_gets_a_copy_while_a_directory_changes() {
     let cluster = Cluster::new(3);
     let (dir, authority, other) = foreign(&cluster);
     let theirs = cluster.names(authority).expect("it runs");
     let withdrawal = theirs.withdraw(dir);
-    assert_eq!(theirs.answer(other, &Ask::Copy(dir)), Err(Stopped::Obstacle(Obstacle::Busy)));
+    assert_eq!(theirs.answer(other, &NameRequest::Copy(dir)), Err(Stopped::Obstacle(Obstacle::Busy)));
     drop(withdrawal);
     assert!(
-        matches!(theirs.answer(other, &Ask::Copy(dir)), Ok(Told::Copy(copy)) if copy.name == Some(name("d")))
+        matches!(theirs.answer(other, &NameRequest::Copy(dir)), Ok(NameReply::Copy(copy)) if copy.name == Some(name("d")))
     );
     let stranger = ServerId(9);
-    assert_eq!(outcome(&theirs.answer(stranger, &Ask::Drop(dir))), "Protocol", "it is ours to say");
+    assert_eq!(
+        outcome(&theirs.answer(stranger, &NameRequest::Drop(dir))),
+        "Protocol",
+        "this server is its authority"
+    );
 }
 
 #[test]
-fn known_ways_are_checked_not_believed() {
+fn cached_paths_are_verified() {
     let cluster = Cluster::new(3);
     let a = make_dir(&cluster, ROOT, "a");
     let b = make_dir(&cluster, a, "b");
@@ -100,18 +104,18 @@ fn known_ways_are_checked_not_believed() {
     let root = Identity::root();
     let leads = |who: &Identity, path: &str, dir: FileId| {
         let path: Vec<_> = path.split('/').filter(|part| !part.is_empty()).map(name).collect();
-        let told: Vec<_> = cluster
+        let got: Vec<_> = cluster
             .members
             .servers()
             .map(|server| cluster.attempt(server, NOW, |names| names.leads_to(who, &path, dir)))
-            .map(|told| match told.map_err(|error| error.kind()) {
-                // Said by the server that would have made it.
+            .map(|got| match got.map_err(|error| error.kind()) {
+                // The server that would have created it replies so.
                 Err(ErrorKind::NotFound) => Ok(false),
-                told => told,
+                got => got,
             })
             .collect();
-        assert!(told.windows(2).all(|pair| pair[0] == pair[1]), "{told:?}");
-        told[0]
+        assert!(got.windows(2).all(|pair| pair[0] == pair[1]), "{got:?}");
+        got[0]
     };
     for (path, dir, expected) in [
         ("", ROOT, true),
@@ -129,12 +133,12 @@ fn known_ways_are_checked_not_believed() {
     cluster.perform(&root, &op, NOW).expect("it moves");
     assert_eq!((leads(&root, "a/b/c", c), leads(&root, "bb/c", c)), (Ok(false), Ok(true)));
     chmod(&cluster, b, 0o700).expect("root may");
-    let told = leads(&user(10, 100, &[]), "bb/c", c);
-    assert_eq!(told, Err(ErrorKind::AccessDenied), "no search permission on the way");
+    let got = leads(&user(10, 100, &[]), "bb/c", c);
+    assert_eq!(got, Err(ErrorKind::AccessDenied), "no search permission on the path");
 }
 
 #[test]
-fn walks_go_on_where_the_next_name_is_at_home() {
+fn walk_continues_on_the_home_of_the_next_name() {
     let cluster = Cluster::new(3);
     let root = Identity::root();
     let (dir, authority, other) = foreign(&cluster);
@@ -147,7 +151,7 @@ fn walks_go_on_where_the_next_name_is_at_home() {
     assert_eq!(walk(&rest), Ok(Walked::Elsewhere { dir, rest: rest.clone().into_bytes() }));
     assert_eq!(walk(&format!("./{rest}")), Ok(Walked::Elsewhere { dir, rest: rest.into_bytes() }));
     assert_eq!(outcome(&walk(&format!("{here}/x"))), "NotDirectory");
-    // After it moved, the name is on one server and the file on another.
+    // After the rename, the name is on one server and the file on another.
     let op = Op::Rename { dir, name: here, to_dir: dir, to_name: there.clone(), how: How::Replace };
     cluster.perform(&root, &op, NOW).expect("it moves");
     let looked = cluster.attempt(other, NOW, |names| names.lookup(&root, dir, &there));
@@ -155,5 +159,5 @@ fn walks_go_on_where_the_next_name_is_at_home() {
     let walked = cluster.attempt(other, NOW, |names| names.walk(&root, dir, there.as_bytes(), true));
     assert_eq!(walked, Ok(Walked::At { dir, file: id, rest: Vec::new() }));
     let wrong = cluster.attempt(authority, NOW, |names| names.lookup(&root, dir, &there));
-    assert_eq!(outcome(&wrong), "Protocol", "whoever asks has another list");
+    assert_eq!(outcome(&wrong), "Protocol", "the client has another list of servers");
 }

@@ -1,4 +1,4 @@
-//! The namespace and the metadata store under it: tables, a reference model, crashes, threads, damage.
+//! Tests of the namespace and its metadata store: tables, a reference model, crashes, threads, corruption.
 
 mod clients;
 mod cluster;

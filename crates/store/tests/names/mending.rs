@@ -1,20 +1,21 @@
-//! What is wrong with the namespace of several servers is found, and mended where that is safe.
+//! Flaws in the namespace of several servers are found, and repaired where that is safe.
 
 use crate::cluster::Cluster;
 use crate::common::ROOT;
 use crate::model::{Answer, Model, Op};
 use crate::random::Author;
-use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Name, ServerId, Stamp};
 use forebay_store::{
-    Ask, Batch, Kv, MemoryKv, Names, Next, Op as Deed, Part, Prepare, RenameMode, Told, check_all, repair,
+    Batch, Kv, MemoryKv, NameReply, NameRequest, Names, Next, Op as Deed, Part, Prepare, RenameMode,
+    check_all, repair,
 };
+use forebay_testkit::{Rng, seed};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 const NOW: Stamp = Stamp(3_000_000_000);
 
-/// The records of a store that start with a letter.
+/// The records of a store with a given key letter.
 fn records(kv: &MemoryKv, letter: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut records = Vec::new();
     kv.scan(&[letter], &[], &mut |key, value| {
@@ -25,14 +26,14 @@ fn records(kv: &MemoryKv, letter: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     records
 }
 
-/// Three servers with some directories, files and links, all moved around.
+/// Three servers with some directories, files and links, all renamed.
 fn busy() -> Cluster {
     let (cluster, mut model) = (Cluster::new(3), Model::new(0o777, Stamp(1)));
     let mut author = Author::new(77);
     for number in 1..=300 {
         let (op, now) = (author.op(&model), Stamp(number * 1_000_000_007));
-        let told = cluster.perform(&Identity::root(), &op, now);
-        let made = match told {
+        let got = cluster.perform(&Identity::root(), &op, now);
+        let made = match got {
             Ok(Answer::Made(id)) => id,
             _ => FileId(u64::MAX),
         };
@@ -50,7 +51,7 @@ fn mend(cluster: &Cluster, drop_dangling: bool) -> Vec<String> {
     repair(&cluster.members, &stores(cluster), drop_dangling).expect("they can be opened")
 }
 
-/// Damages one record with this letter on some server: `None` takes it away.
+/// Damages one record with this key letter on some server; `None` removes it.
 fn damage(cluster: &Cluster, letter: u8, pick: impl Fn(&[u8], &[u8]) -> Option<Option<Vec<u8>>>) {
     for server in cluster.members.servers() {
         let kv = cluster.kv(server);
@@ -69,7 +70,7 @@ fn damage(cluster: &Cluster, letter: u8, pick: impl Fn(&[u8], &[u8]) -> Option<O
 }
 
 #[test]
-fn wrong_counts_are_counted_again() {
+fn repair_corrects_wrong_counts() {
     let cluster = busy();
     damage(&cluster, b'd', |_, value| {
         let mut value = value.to_vec();
@@ -84,23 +85,23 @@ fn wrong_counts_are_counted_again() {
 }
 
 #[test]
-fn an_entry_without_an_inode_goes_only_when_told() {
+fn dangling_entry_is_removed_only_on_request() {
     let cluster = busy();
-    // A file: what a directory held would be lost with it.
+    // A file, because the contents of a directory would be lost with it.
     damage(&cluster, b'e', |_, value| (value[1] == 0).then(|| Some([&value[..2], &[0xEE; 8]].concat())));
     let findings = cluster.check();
     assert!(findings.iter().any(|found| found.contains("is missing")), "{findings:?}");
     mend(&cluster, false);
     assert!(
         cluster.check().iter().any(|found| found.contains("is missing")),
-        "nothing is taken away unasked"
+        "nothing is removed without a request"
     );
     mend(&cluster, true);
     assert_eq!(cluster.check(), Vec::<String>::new());
 }
 
 #[test]
-fn an_entry_on_the_wrong_server_and_a_directory_that_is_gone_are_found() {
+fn misplaced_entry_and_missing_directory_are_found() {
     let cluster = busy();
     let kv = cluster.kv(ServerId(0));
     let (key, value) = records(&kv, b'e').swap_remove(0);
@@ -118,7 +119,7 @@ fn an_entry_on_the_wrong_server_and_a_directory_that_is_gone_are_found() {
 }
 
 #[test]
-fn what_was_prepared_for_nobody_is_undone() {
+fn prepared_parts_without_a_decision_are_undone() {
     let cluster = busy();
     let (who, root) = (Identity::root(), ROOT);
     let name = (0..).map(|n| Name::new(format!("seal{n}")).expect("good"));
@@ -127,34 +128,35 @@ fn what_was_prepared_for_nobody_is_undone() {
         Ok(Answer::Made(id)) => id,
         other => panic!("{other:?}"),
     };
-    // The first server asks all others to seal the directory, and is never heard of again.
+    // The first server requests all others to seal the directory, then fails.
     let coordinator = cluster.names(ServerId(0)).expect("it runs");
     let deed = Deed::RemoveDir { dir: root, name };
     let mut task = coordinator.task(who.clone(), deed, NOW);
-    let mut told = Vec::new();
+    let mut got = Vec::new();
     let mut sealed = 0;
     while sealed == 0 {
-        told = match task.next(&coordinator, std::mem::take(&mut told)) {
-            Next::Ask(asks) => asks
+        got = match task.next(&coordinator, std::mem::take(&mut got)) {
+            Next::NameRequest(asks) => asks
                 .iter()
                 .map(|(to, ask)| {
                     let sealing =
                         |parts: &[(usize, Part)]| parts.iter().any(|(_, part)| matches!(part, Part::Seal(_)));
-                    sealed +=
-                        usize::from(matches!(ask, Ask::Prepare(Prepare { parts, .. }) if sealing(parts)));
-                    cluster.ask(ServerId(0), *to, ask, NOW)
+                    sealed += usize::from(
+                        matches!(ask, NameRequest::Prepare(Prepare { parts, .. }) if sealing(parts)),
+                    );
+                    cluster.send(ServerId(0), *to, ask, NOW)
                 })
                 .collect(),
             other => panic!("{other:?}"),
         };
     }
-    assert!(told.iter().all(|told| matches!(told, Ok(Told::Prepared(_)))), "{told:?}");
+    assert!(got.iter().all(|got| matches!(got, Ok(NameReply::Prepared(_)))), "{got:?}");
     drop(task);
     cluster.crash(ServerId(0), true);
     let findings = cluster.check();
     assert!(findings.iter().any(|found| found.contains("does not know")), "{findings:?}");
     let done = mend(&cluster, false);
-    assert!(done.iter().any(|done| done.contains("Undone")), "{done:?}");
+    assert!(done.iter().any(|done| done.contains("undid intent")), "{done:?}");
     assert_eq!(cluster.check(), Vec::<String>::new());
     let cluster = cluster.fork();
     let file = Name::new("inside").expect("good");
@@ -162,7 +164,7 @@ fn what_was_prepared_for_nobody_is_undone() {
 }
 
 #[test]
-fn a_store_that_was_not_given_is_named_and_nothing_else() {
+fn missing_store_is_the_only_finding() {
     let cluster = busy();
     let all = stores(&cluster);
     let some: Vec<&dyn Kv> = all.iter().take(2).map(|kv| &**kv).collect();
@@ -170,7 +172,7 @@ fn a_store_that_was_not_given_is_named_and_nothing_else() {
 }
 
 #[test]
-fn loops_are_found() {
+fn directory_loops_are_found() {
     let cluster = Cluster::new(3);
     let make = |dir, text: &str| {
         let op = Op::MakeDir { dir, name: Name::new(text).expect("good"), mode: 0o777 };
@@ -181,7 +183,7 @@ fn loops_are_found() {
     };
     let a = make(ROOT, "a");
     let b = make(a, "b");
-    // Both say that they are in the other.
+    // Each directory records the other as its parent.
     let owner = cluster.kv(cluster.members.authority(a));
     let key = [b"i".to_vec(), a.0.to_be_bytes().to_vec()].concat();
     let inode = owner.get(&key).expect("memory").expect("there");
@@ -195,7 +197,7 @@ fn loops_are_found() {
     assert!(findings.iter().any(|found| found.contains("not below the root")), "{findings:?}");
 }
 
-/// A number as postcard writes it.
+/// A number in postcard encoding.
 fn postcard_number(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -207,9 +209,9 @@ fn postcard_number(mut number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn random_damage_of_several_stores_never_panics() {
+fn random_damage_to_several_stores_never_panics() {
     let base = seed();
-    let mut random = Dice::new(base);
+    let mut random = Rng::new(base);
     for _ in 0..150 {
         let cluster = busy_fork(&mut random);
         let mut refused = Vec::new();
@@ -230,8 +232,8 @@ thread_local! {
     static BUSY: Cluster = busy();
 }
 
-/// Servers with one byte of one record changed. They do not run.
-fn busy_fork(random: &mut Dice) -> Cluster {
+/// Stopped servers with one byte of one record changed.
+fn busy_fork(random: &mut Rng) -> Cluster {
     BUSY.with(|busy| {
         let cluster = busy.fork();
         let server = ServerId(random.below(3) as u16);
@@ -255,7 +257,7 @@ fn busy_fork(random: &mut Dice) -> Cluster {
 }
 
 #[test]
-fn a_rename_that_was_decided_is_finished_by_repair() {
+fn repair_finishes_a_decided_rename() {
     let cluster = busy();
     let (who, names) = (Identity::root(), |text: String| Name::new(text).expect("good"));
     let mut unfinished = 0;
@@ -270,12 +272,12 @@ fn a_rename_that_was_decided_is_finished_by_repair() {
             continue;
         }
         let mut runner = cluster.runner(home, &who, &deed, NOW).expect("it runs");
-        // Up to the decision; nobody hears of it.
+        // Up to the decision; no other server is notified.
         while runner.step(&cluster).is_none() {}
         unfinished += 1;
     }
     assert!(unfinished > 0);
     assert!(cluster.check().iter().any(|found| found.contains("has not finished")));
-    assert!(mend(&cluster, false).iter().any(|done| done.contains("Done")));
+    assert!(mend(&cluster, false).iter().any(|done| done.contains("finished intent")));
     assert_eq!(cluster.check(), Vec::<String>::new());
 }

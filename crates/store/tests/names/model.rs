@@ -1,4 +1,4 @@
-//! A namespace as one would write it on a napkin: a map of nodes, no store, no locks. The reference for the real one.
+//! The reference model of the namespace: a map of nodes, without store and locks.
 
 use forebay_model::{Access, Change, ErrorKind, FileId, Identity, Name, SetTime, Stamp, Time};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) enum Content {
     Dir { parent: FileId, entries: BTreeMap<Name, FileId> },
 }
 
-/// One thing to do.
+/// An operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Create { dir: FileId, name: Name, mode: u16 },
@@ -44,7 +44,7 @@ pub(crate) enum Op {
     SetXattr { file: FileId, name: Name, value: Vec<u8> },
     GetXattr { file: FileId, name: Name },
     RemoveXattr { file: FileId, name: Name },
-    Bury { file: FileId },
+    Reap { file: FileId },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(crate) enum How {
     Exchange,
 }
 
-/// What came of it.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Done,
@@ -85,7 +85,7 @@ impl Model {
         Model { nodes: BTreeMap::from([(FileId::ROOT, root)]) }
     }
 
-    /// How many names lead to a file.
+    /// Number of names of a file.
     pub(crate) fn names(&self, file: FileId) -> usize {
         let entries = self.nodes.values().filter_map(|node| match &node.content {
             Content::Dir { entries, .. } => Some(entries),
@@ -94,12 +94,12 @@ impl Model {
         entries.flat_map(BTreeMap::values).filter(|&&target| target == file).count()
     }
 
-    /// What a name leads to.
+    /// The target of a name.
     pub(crate) fn child(&self, dir: FileId, name: &Name) -> Option<FileId> {
         self.entries(dir).ok()?.get(name).copied()
     }
 
-    /// The link count that `stat` should show.
+    /// The link count that `stat` should report.
     pub(crate) fn links(&self, file: FileId) -> usize {
         match &self.nodes[&file].content {
             Content::Dir { entries, .. } => 2 + entries.values().filter(|&&child| self.is_dir(child)).count(),
@@ -111,7 +111,7 @@ impl Model {
         matches!(self.nodes.get(&file), Some(Node { content: Content::Dir { .. }, .. }))
     }
 
-    /// Does it, as `who`; `made` is the id that a new file gets.
+    /// Applies the operation as `who`; `made` is the id of a new file.
     pub(crate) fn apply(&mut self, who: &Identity, op: &Op, now: Stamp, made: FileId) -> Outcome {
         let plain = node(who, 0, Content::File, now);
         match op {
@@ -151,7 +151,7 @@ impl Model {
                 self.need(who, *file, READ)?;
                 node.xattrs.get(name).cloned().map(Answer::Value).ok_or(ErrorKind::NoAttribute)
             }
-            Op::Bury { file } => {
+            Op::Reap { file } => {
                 match self.nodes.contains_key(file) && self.names(*file) == 0 && *file != FileId::ROOT {
                     true => {
                         self.nodes.remove(file);
@@ -249,7 +249,7 @@ impl Model {
         Ok(Answer::Done)
     }
 
-    /// Whether somebody may take a name away.
+    /// Whether `who` may remove a name.
     fn may_take(&self, who: &Identity, dir: FileId, file: FileId) -> Result<(), ErrorKind> {
         self.need(who, dir, WRITE | SEARCH)?;
         let (parent, child) = (&self.nodes[&dir], &self.nodes[&file]);
@@ -276,7 +276,7 @@ impl Model {
         Ok(Answer::Lost(Some(self.lost_name(file, now))))
     }
 
-    /// Settles what becomes of a file whose entry was taken away.
+    /// Updates or removes a file whose entry was removed.
     fn lost_name(&mut self, file: FileId, now: Stamp) -> (FileId, bool) {
         self.node(file).ctime = now.into();
         let named = self.names(file) > 0;
@@ -329,11 +329,11 @@ impl Model {
         self.may_rename(who, (from.0, source), (to.0, target), how)?;
         self.entries_mut(from.0, now).remove(from.1);
         self.entries_mut(to.0, now).insert(to.1.clone(), source);
-        self.settle(source, to.0, now);
+        self.set_parent(source, to.0, now);
         let lost = match (target, how) {
             (Some(target), How::Exchange) => {
                 self.entries_mut(from.0, now).insert(from.1.clone(), target);
-                self.settle(target, from.0, now);
+                self.set_parent(target, from.0, now);
                 None
             }
             (Some(target), _) => Some(self.lost_name(target, now)),
@@ -378,7 +378,7 @@ impl Model {
         }
     }
 
-    fn settle(&mut self, file: FileId, dir: FileId, now: Stamp) {
+    fn set_parent(&mut self, file: FileId, dir: FileId, now: Stamp) {
         let node = self.node(file);
         node.ctime = now.into();
         if let Content::Dir { parent, .. } = &mut node.content {
@@ -457,7 +457,7 @@ impl Model {
         best
     }
 
-    /// Looks for a file below a directory, going only where `who` may search.
+    /// Searches for a file below a directory, only through directories that `who` may search.
     fn descend(&self, who: &Identity, dir: FileId, file: FileId, best: &mut Outcome) -> bool {
         let Ok(entries) = self.entries(dir) else { return false };
         let may = self.need(who, dir, SEARCH).is_ok();

@@ -1,8 +1,12 @@
-//! Each operation as root: what it does, and how it fails.
+//! Each operation as root: its effects and its errors.
 
 use crate::common::{ROOT, SERVER, World, fresh, layout, name, open, outcome};
-use forebay_model::{ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, ServerId, Stamp, Time, Uid};
-use forebay_store::{Body, Extent, Facts, Fate, Kv, MAX_LINKS, MemoryKv, Names, RenameMode, Root, Unlinked};
+use forebay_model::{
+    Change, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, ServerId, Stamp, Time, Uid,
+};
+use forebay_store::{
+    Body, Extent, Facts, Fate, Kv, MAX_LINKS, MemoryKv, Names, RenameMode, Root, Timeline, Unlinked,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -26,12 +30,12 @@ fn rename(world: &World, from: &str, to: &str, mode: RenameMode) -> forebay_mode
 }
 
 #[test]
-fn a_new_file_has_what_it_was_given() {
+fn new_file_has_the_given_attributes() {
     let world = fresh();
     let who = crate::common::user(10, 100, &[]);
     let (id, inode) = world.create(&who, "f", 0o640).expect("the root is writable");
     assert_eq!(inode, world.names.inode(id).expect("it exists"));
-    let attr = inode.attr(id, &Facts { size: 5, buffered: 3, ..Facts::default() });
+    let attr = inode.attr(id, &Facts { size: 5, buffered: 3, ..Facts::default() }, &Timeline::default());
     assert_eq!((attr.kind, attr.mode, attr.links), (FileKind::File, 0o640, 1));
     assert_eq!((attr.uid, attr.gid, attr.size, attr.buffered), (Uid(10), Gid(100), 5, 3));
     assert_eq!((attr.atime, attr.mtime), (attr.ctime, attr.ctime));
@@ -50,18 +54,18 @@ fn times_follow_the_data_unless_set_later() {
     let made = inode.ctime;
     let time = |secs| Time { secs, nanos: 0 };
     let later = Facts { touched: Some(Stamp(50_000_000_000)), ..Facts::default() };
-    assert_eq!(inode.attr(id, &later).mtime, time(50));
-    assert_eq!(inode.attr(id, &later).ctime, time(50));
+    assert_eq!(inode.attr(id, &later, &Timeline::default()).mtime, time(50));
+    assert_eq!(inode.attr(id, &later, &Timeline::default()).ctime, time(50));
     assert_eq!(
-        inode.attr(id, &Facts { touched: Some(Stamp(3)), ..later }).mtime,
+        inode.attr(id, &Facts { touched: Some(Stamp(3)), ..later }, &Timeline::default()).mtime,
         made,
         "older than the file"
     );
     (inode.mtime, inode.mtime_set, inode.ctime) = (time(7), Stamp(60_000_000_000), time(60));
-    assert_eq!(inode.attr(id, &later).mtime, time(7), "set after the last write");
-    assert_eq!(inode.attr(id, &later).ctime, time(60));
+    assert_eq!(inode.attr(id, &later, &Timeline::default()).mtime, time(7), "set after the last write");
+    assert_eq!(inode.attr(id, &later, &Timeline::default()).ctime, time(60));
     let again = Facts { touched: Some(Stamp(61_000_000_000)), ..later };
-    assert_eq!(inode.attr(id, &again).mtime, time(61), "written after it was set");
+    assert_eq!(inode.attr(id, &again, &Timeline::default()).mtime, time(61), "written after it was set");
 }
 
 #[test]
@@ -81,7 +85,7 @@ fn links_are_counted() {
 }
 
 #[test]
-fn making_fails_with_the_right_error() {
+fn creation_fails_with_the_right_error() {
     let world = tree();
     let root = Identity::root();
     for (dir, entry, error) in [
@@ -93,8 +97,8 @@ fn making_fails_with_the_right_error() {
         (FileId(999_999), "x", "NotFound"),
     ] {
         let (entry, now) = (name(entry), world.now());
-        let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
-        let made = world.names.create_file(&root, dir, &entry, 0o600, layout(), life, now, before);
+        let (incarnations, before) = (vec![Incarnation(1)], |_| Ok(()));
+        let made = world.names.create_file(&root, dir, &entry, 0o600, layout(), incarnations, now, before);
         assert_eq!(outcome(&made), error, "file {entry} in {dir}");
         assert_eq!(outcome(&world.names.make_dir(&root, dir, &entry, 0o700, now)), error);
         assert_eq!(outcome(&world.names.symlink(&root, dir, &entry, b"t", now)), error);
@@ -155,24 +159,42 @@ fn unlink_and_remove_dir() {
 }
 
 #[test]
-fn a_file_outlives_its_last_name_until_it_is_buried() {
+fn unlinked_file_exists_until_it_is_reaped() {
     let world = tree();
     let (root, file) = (Identity::root(), world.id("file"));
     world.names.link(&root, file, ROOT, &name("second"), world.now()).expect("a second name");
     let before = world.names.count();
     let first = world.names.unlink(&root, ROOT, &name("file"), world.now()).expect("a name to remove");
     assert_eq!((first.file, first.fate, first.inode.parents.len()), (file, Fate::Named, 1));
-    assert_eq!(outcome(&world.names.bury(file)), "Invalid", "it still has a name");
+    assert_eq!(
+        outcome(&world.names.reap(file, |batch| world.kv.commit(batch))),
+        "Invalid",
+        "it still has a name"
+    );
     let last = world.names.unlink(&root, ROOT, &name("second"), world.now()).expect("the last name");
     assert_eq!((last.fate, last.inode.parents.len()), (Fate::Orphaned, 0));
     assert_eq!(world.names.inode(file).expect("an orphan has an inode"), last.inode);
     assert_eq!(world.names.orphans().expect("readable"), [file]);
     let revived = world.names.link(&root, file, ROOT, &name("revived"), world.now());
-    assert_eq!(outcome(&revived), "NotFound", "the dead stay dead");
+    assert_eq!(outcome(&revived), "NotFound", "a removed file stays removed");
+    let stranger = Identity { uid: Uid(7), gid: Gid(7), groups: Vec::new() };
+    world
+        .names
+        .set_attr(&root, world.id("a"), &Change { mode: Some(0o777), ..Change::default() }, world.now())
+        .expect("root may");
+    let named = world.names.link_orphan(&stranger, file, world.id("a"), &name("named"), world.now());
+    assert_eq!(outcome(&named), "NotFound", "it is another user's");
+    let named = world.names.link_orphan(&root, file, ROOT, &name("a"), world.now());
+    assert_eq!(outcome(&named), "Exists");
+    assert_eq!(world.names.orphans().expect("readable"), [file]);
+    let named = world.names.link_orphan(&root, file, ROOT, &name("named"), world.now());
+    assert_eq!(named.expect("its owner may name it").parents, [ROOT]);
+    assert_eq!((world.id("named"), world.names.orphans().expect("readable")), (file, Vec::new()));
+    world.check();
+    world.names.unlink(&root, ROOT, &name("named"), world.now()).expect("the last name again");
     assert_eq!(world.names.count(), before);
     world.check();
-    let batch = world.names.bury(file).expect("an orphan can be buried");
-    world.kv.commit(batch).expect("memory takes it");
+    world.names.reap(file, |batch| world.kv.commit(batch)).expect("an orphan can be reaped");
     assert_eq!(world.names.orphans().expect("readable"), []);
     assert_eq!(outcome(&world.names.inode(file)), "NotFound");
     assert_eq!(world.names.count(), before - 1);
@@ -180,7 +202,7 @@ fn a_file_outlives_its_last_name_until_it_is_buried() {
 }
 
 #[test]
-fn nothing_can_be_made_in_a_directory_that_is_gone() {
+fn nothing_can_be_created_in_a_removed_directory() {
     let world = tree();
     let (root, dir) = (Identity::root(), world.id("empty"));
     let gone = world.names.remove_dir(&root, ROOT, &name("empty"), world.now()).expect("it is empty");
@@ -320,7 +342,7 @@ fn directories_show_when_their_entries_changed() {
 }
 
 #[test]
-fn listing_goes_on_where_it_stopped() {
+fn listing_continues_where_it_stopped() {
     let world = fresh();
     let root = Identity::root();
     let mut all = BTreeSet::new();
@@ -338,7 +360,7 @@ fn listing_goes_on_where_it_stopped() {
                 assert!(entry.cookie > cookie && entry.cookie <= i64::MAX as u64);
                 assert!(seen.insert(entry.name), "listed twice");
             }
-            // Others that come and go do not disturb the listing.
+            // Entries that are created and removed meanwhile do not disturb the listing.
             world.create(&root, &format!("extra-{limit}-{calls}"), 0o600).expect("new");
             calls += 1;
             match next {
@@ -368,7 +390,7 @@ fn names_of_255_bytes_work() {
 }
 
 #[test]
-fn ids_are_never_used_again() {
+fn ids_are_never_reused() {
     let mut world = fresh();
     let root = Identity::root();
     let mut last = FileId(0);
@@ -376,7 +398,7 @@ fn ids_are_never_used_again() {
         let (id, _) = world.create(&root, &format!("f{round}"), 0o600).expect("new");
         assert!(id > last, "{id} after {last}");
         last = id;
-        // Everything unsynced is lost, and still the id is not given again.
+        // All unsynced data is lost, and still the id is not allocated again.
         world.kv = Arc::new(world.kv.crash(0));
         world.names = open(world.kv.clone());
         world.check();
@@ -384,7 +406,7 @@ fn ids_are_never_used_again() {
 }
 
 #[test]
-fn only_the_right_store_opens() {
+fn store_of_another_server_is_refused() {
     let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new());
     let opened = |server| Names::open(kv.clone(), ServerId(server)).map(|_| ()).map_err(|error| error.kind());
     assert_eq!(opened(0), Err(ErrorKind::BadStore), "nothing there");

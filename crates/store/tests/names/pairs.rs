@@ -1,20 +1,20 @@
-//! Operations at the same time, in many interleavings and by many threads: always one before the other, never a loop.
+//! Concurrent operations, in many interleavings and by many threads: always serializable, never a loop.
 
 use crate::cluster::{Cluster, Runner, Users};
 use crate::common::{ROOT, name};
 use crate::model::{Answer, How, Model, Op};
-use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
+use forebay_testkit::{Rng, rounds, seed};
 use std::sync::Mutex;
 use std::thread::scope;
 
 const NOW: Stamp = Stamp(5_000_000_000);
 
-/// What both start with; every name gets a number, so that the homes differ.
+/// The initial tree; every name gets a number suffix, so that the home servers differ.
 const TREE: [&str; 7] = ["d a", "d b", "d e", "d a/s", "f f", "f g", "f b/k"];
 
-/// Two operations that get in each other's way.
+/// Pairs of conflicting operations.
 const PAIRS: [(&str, &str); 16] = [
     ("mv a b/x", "mv b a/y"),
     ("mv a b/x", "mv b a/s/y"),
@@ -44,8 +44,8 @@ fn build(number: u64) -> (Cluster, Model) {
             "d" => Op::MakeDir { dir, name: last, mode: 0o777 },
             _ => Op::Create { dir, name: last, mode: 0o666 },
         };
-        let told = cluster.perform(&Identity::root(), &op, Stamp(2)).expect(line);
-        let Answer::Made(id) = told else { panic!("{line}: {told:?}") };
+        let got = cluster.perform(&Identity::root(), &op, Stamp(2)).expect(line);
+        let Answer::Made(id) = got else { panic!("{line}: {got:?}") };
         model.apply(&Identity::root(), &op, Stamp(2), id).expect(line);
     }
     cluster.users = Users::Turns;
@@ -75,11 +75,11 @@ fn parse(model: &Model, text: &str, number: u64) -> Op {
             let how = if words[0] == "mv" { How::Replace } else { How::Exchange };
             Op::Rename { dir, name: last, to_dir, to_name, how }
         }
-        _ => panic!("no such order: {text}"),
+        _ => panic!("unknown command: {text}"),
     }
 }
 
-/// Somebody who does one thing, in steps where it concerns several servers.
+/// An actor performs one operation, step by step if it involves several servers.
 enum Actor {
     Plain(Op),
     Task(Box<Runner>),
@@ -98,7 +98,7 @@ impl Actor {
             }
             plain => return Actor::Plain(plain),
         };
-        // Anybody can coordinate; the first server may do it for directories that change their parent too.
+        // Any server can coordinate; the first one also for directories that change their parent.
         let runner = cluster.runner(cluster.members.first(), &Identity::root(), &deed, NOW);
         Actor::Task(Box::new(runner.expect("it runs")))
     }
@@ -106,12 +106,12 @@ impl Actor {
     fn step(&mut self, cluster: &Cluster) -> Option<Result<Option<FileId>, ErrorKind>> {
         match self {
             Actor::Plain(op) => {
-                let told = cluster.perform(&Identity::root(), op, NOW).map_err(|error| error.kind());
-                if told == Err(ErrorKind::Busy) {
+                let got = cluster.perform(&Identity::root(), op, NOW).map_err(|error| error.kind());
+                if got == Err(ErrorKind::Busy) {
                     return None;
                 }
                 *self = Actor::Done;
-                Some(told.map(|answer| match answer {
+                Some(got.map(|answer| match answer {
                     Answer::Made(id) => Some(id),
                     _ => None,
                 }))
@@ -124,7 +124,7 @@ impl Actor {
 
 type Outcome = Result<Option<FileId>, ErrorKind>;
 
-/// What one after the other would come to, and whether that is what happened.
+/// Whether executing the operations in this order explains the results.
 fn explains(cluster: &Cluster, model: &Model, order: [(&Op, &Outcome); 2]) -> Result<(), String> {
     let mut model = model.clone();
     for (op, real) in order {
@@ -132,7 +132,7 @@ fn explains(cluster: &Cluster, model: &Model, order: [(&Op, &Outcome); 2]) -> Re
             Ok(Some(id)) => *id,
             _ => FileId(u64::MAX),
         };
-        // What was too busy did nothing.
+        // A busy operation changed nothing.
         if *real == Err(ErrorKind::Busy) {
             continue;
         }
@@ -144,23 +144,23 @@ fn explains(cluster: &Cluster, model: &Model, order: [(&Op, &Outcome); 2]) -> Re
     cluster.compare(&model, NOW)
 }
 
-fn interleave(pair: (&str, &str), number: u64, random: &mut Dice) -> Result<bool, String> {
+fn interleave(pair: (&str, &str), number: u64, random: &mut Rng) -> Result<bool, String> {
     let (cluster, model) = build(number);
     let ops = [parse(&model, pair.0, number), parse(&model, pair.1, number)];
     let mut actors = [Actor::new(&cluster, &ops[0]), Actor::new(&cluster, &ops[1])];
-    let mut told: [Option<Outcome>; 2] = [None, None];
+    let mut got: [Option<Outcome>; 2] = [None, None];
     for _ in 0..4000 {
         let turn = random.index(2);
         let said = actors[turn].step(&cluster);
-        if told[turn].is_none() {
-            told[turn] = said;
+        if got[turn].is_none() {
+            got[turn] = said;
         }
-        if told.iter().all(Option::is_some) && random.one_in(4) {
+        if got.iter().all(Option::is_some) && random.one_in(4) {
             break;
         }
     }
-    cluster.settle(NOW);
-    let [Some(first), Some(second)] = told else { return Err(format!("no end: {told:?}")) };
+    cluster.resolve_all(NOW);
+    let [Some(first), Some(second)] = got else { return Err(format!("no end: {got:?}")) };
     let findings = cluster.check();
     if !findings.is_empty() {
         return Err(format!("{findings:?} after {first:?}, {second:?}"));
@@ -175,9 +175,9 @@ fn interleave(pair: (&str, &str), number: u64, random: &mut Dice) -> Result<bool
 }
 
 #[test]
-fn random_interleavings_of_two_operations_are_one_after_the_other() {
+fn random_interleavings_of_two_operations_are_serializable() {
     let base = seed();
-    let mut random = Dice::new(base);
+    let mut random = Rng::new(base);
     let (mut all, mut quiet) = (0, 0);
     for (number, pair) in rounds(60).flat_map(|number| PAIRS.map(|pair| (number, pair))) {
         let done = interleave(pair, number, &mut random);
@@ -185,14 +185,14 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
         all += 1;
         quiet += u32::from(done);
     }
-    assert!(quiet * 10 > all * 9, "FOREBAY_SEED={base}: {quiet} of {all} were done without giving up");
+    assert!(quiet * 10 > all * 9, "FOREBAY_SEED={base}: {quiet} of {all} completed without giving up");
 }
 
-/// Something that may or may not be possible, with directories that come and go.
-fn anything(random: &mut Dice, dirs: &[FileId]) -> Op {
+/// A random operation, possible or not, on directories that are created and removed.
+fn anything(random: &mut Rng, dirs: &[FileId]) -> Op {
     let letters = ["a", "b", "c", "d"];
     let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-    let letter = |random: &mut Dice| name(letters[random.index(4)]);
+    let letter = |random: &mut Rng| name(letters[random.index(4)]);
     let (from, to) = (letter(random), letter(random));
     match random.below(12) {
         0..=2 => Op::MakeDir { dir, name: from, mode: 0o777 },
@@ -210,7 +210,7 @@ fn anything(random: &mut Dice, dirs: &[FileId]) -> Op {
 }
 
 #[test]
-fn random_threads_make_no_loop_and_lose_nothing() {
+fn random_threads_create_no_loop_and_lose_nothing() {
     use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound};
     let base = seed();
     for round in rounds(3) {
@@ -219,7 +219,7 @@ fn random_threads_make_no_loop_and_lose_nothing() {
         let dirs = Mutex::new(vec![ROOT]);
         let (cluster, dirs) = (&cluster, &dirs);
         let worker = move |number: u64| {
-            let mut random = Dice::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
+            let mut random = Rng::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
             let mut done = 0;
             for _ in 0..120 {
                 let known = dirs.lock().expect("no panic").clone();
@@ -242,8 +242,8 @@ fn random_threads_make_no_loop_and_lose_nothing() {
             let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || worker(number))).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
-        cluster.settle(NOW);
+        cluster.resolve_all(NOW);
         assert_eq!(cluster.check(), Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}");
-        assert!(done > 100, "FOREBAY_SEED={base}: only {done} got anywhere");
+        assert!(done > 100, "FOREBAY_SEED={base}: only {done} operations succeeded");
     }
 }

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions.
 
 use crate::common::{ROOT, World, fresh, name, outcome, user};
 use forebay_model::{Access, Change, Error, FileKind, Gid, Identity, SetTime, Stamp, Time, Uid};
@@ -44,7 +44,11 @@ fn entries_need_write_and_search() {
         assert_eq!(outcome(&names.remove_dir(&who, dir, &name("e"), now())), change);
         let exists = if may_look { "Exists" } else { "AccessDenied" };
         world.build(&["f d/there 600"]);
-        assert_eq!(outcome(&world.create(&who, "d/there", 0o600)), exists, "seen before it is refused");
+        assert_eq!(
+            outcome(&world.create(&who, "d/there", 0o600)),
+            exists,
+            "an existing name is reported before the missing permission"
+        );
         let absent = if may_look { "NotFound" } else { "AccessDenied" };
         assert_eq!(outcome(&names.unlink(&who, dir, &name("absent"), now())), absent);
         assert_eq!(outcome(&names.unlink(&who, dir, &name("there"), now())), change);
@@ -82,7 +86,7 @@ fn a_sticky_directory_protects_names() {
 }
 
 #[test]
-fn a_set_group_id_directory_hands_on_its_group() {
+fn set_group_id_directory_passes_on_its_group() {
     let world = fresh();
     world.build(&["d plain 777 5:500", "d shared 2777 5:500"]);
     for (dir, gid, dir_mode, file_mode) in [("plain", 100, 0o755, 0o2755), ("shared", 500, 0o2755, 0o755)] {
@@ -124,7 +128,7 @@ fn change(text: &str) -> Change {
 }
 
 #[test]
-fn who_may_change_attributes_and_what_becomes_of_the_mode() {
+fn attribute_changes_follow_posix_permissions() {
     let (root, member) = (Identity::root(), user(12, 100, &[]));
     for (what, mode, who, order, expected) in [
         ("f", 0o644, &root, "mode=7777", "ok 7777 10:100"),
@@ -163,7 +167,7 @@ fn who_may_change_attributes_and_what_becomes_of_the_mode() {
         let (file, before) = world.at("x").expect("just made");
         let result = world.names.set_attr(who, file, &change(order), world.now());
         let after = world.names.inode(file).expect("it exists");
-        let told = match result {
+        let got = match result {
             Ok(inode) => {
                 assert_eq!(inode, after);
                 assert!(after.ctime > before.ctime, "{order}");
@@ -174,7 +178,7 @@ fn who_may_change_attributes_and_what_becomes_of_the_mode() {
                 format!("{:?}", Error::from(error).kind())
             }
         };
-        assert_eq!(told, expected, "user {} on {what} {mode:o}: {order}", who.uid);
+        assert_eq!(got, expected, "user {} on {what} {mode:o}: {order}", who.uid);
     }
 }
 
@@ -198,7 +202,7 @@ fn times_are_set() {
 }
 
 #[test]
-fn opening() {
+fn opening_checks_type_and_permissions() {
     let world = fresh();
     world.build(&["f f 640 10:100", "d d 750 10:100", "s s f 10:100", "f prog 710 10:100"]);
     for (path, who, access, expected) in [
@@ -233,7 +237,7 @@ fn moving_a_directory_elsewhere_needs_write_on_it() {
 }
 
 #[test]
-fn an_id_is_no_way_around_a_closed_directory() {
+fn file_id_does_not_bypass_search_permissions() {
     let world = fresh();
     world.build(&[
         "d open 755 10:100",

@@ -1,12 +1,12 @@
-//! Random operations by several people, compared with the model after every step.
+//! Random operations by several users, compared with the model after every step.
 
 use crate::common::{ROOT, SERVER, layout, open, open_root, user};
 use crate::model::{Answer, Content, How, Model, Op, Outcome};
-use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{
     Access, Bytes, Change, FileId, FileKind, Gid, Identity, Incarnation, Name, SetTime, Stamp, Time, Uid,
 };
-use forebay_store::{FjallKv, Kv, MemoryKv, Names, RenameMode, Unlinked, Walked, XattrMode};
+use forebay_store::{FjallKv, Kv, MemoryKv, Names, RenameMode, Timeline, Unlinked, Walked, XattrMode};
+use forebay_testkit::{Rng, rounds, seed};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ fn people() -> [Identity; 4] {
     [Identity::root(), user(10, 100, &[200]), user(11, 100, &[]), user(12, 300, &[200])]
 }
 
-/// Draws what to do next.
+/// Generates random operations.
 pub(crate) struct Author {
-    pub(crate) random: Dice,
-    /// Every id that was ever made, dead ones too.
+    pub(crate) random: Rng,
+    /// Every id ever allocated, including removed files.
     pub(crate) known: Vec<FileId>,
 }
 
 impl Author {
     pub(crate) fn new(seed: u64) -> Author {
-        Author { random: Dice::new(seed), known: vec![ROOT] }
+        Author { random: Rng::new(seed), known: vec![ROOT] }
     }
 
-    /// Mostly something that exists.
+    /// Usually an existing file.
     fn any(&mut self, model: &Model) -> FileId {
         match self.random.one_in(6) {
             true => *self.random.pick(&self.known),
@@ -39,7 +39,7 @@ impl Author {
         }
     }
 
-    /// Mostly a directory.
+    /// Usually a directory.
     fn dir(&mut self, model: &Model) -> FileId {
         let dirs: Vec<_> = model.nodes.keys().copied().filter(|&id| model.is_dir(id)).collect();
         if self.random.one_in(12) { self.any(model) } else { *self.random.pick(&dirs) }
@@ -98,7 +98,7 @@ impl Author {
                 Op::Rename { dir, name, to_dir: self.dir(model), to_name: self.name(), how }
             }
             19..=20 => match self.any(model) {
-                // Where the root is closed, nothing else happens any more.
+                // With a closed root, no other operation would succeed.
                 ROOT => Op::List { dir },
                 file => Op::SetAttr { file, change: self.change() },
             },
@@ -120,7 +120,7 @@ impl Author {
             },
             26 if self.random.one_in(2) => Op::GetXattr { file: self.any(model), name: self.xattr() },
             26 => Op::RemoveXattr { file: self.any(model), name: self.xattr() },
-            _ => Op::Bury { file: self.any(model) },
+            _ => Op::Reap { file: self.any(model) },
         }
     }
 }
@@ -132,8 +132,8 @@ fn lost(unlinked: Option<Unlinked>) -> Answer {
 fn perform(names: &Names, kv: &dyn Kv, who: &Identity, op: &Op, now: Stamp) -> forebay_model::Result<Answer> {
     Ok(match op {
         Op::Create { dir, name, mode } => {
-            let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
-            Answer::Made(names.create_file(who, *dir, name, *mode, layout(), life, now, before)?.0)
+            let (incarnations, before) = (vec![Incarnation(1)], |_| Ok(()));
+            Answer::Made(names.create_file(who, *dir, name, *mode, layout(), incarnations, now, before)?.0)
         }
         Op::MakeDir { dir, name, mode } => Answer::Made(names.make_dir(who, *dir, name, *mode, now)?.0),
         Op::Symlink { dir, name, target } => Answer::Made(names.symlink(who, *dir, name, target, now)?.0),
@@ -166,7 +166,7 @@ fn perform(names: &Names, kv: &dyn Kv, who: &Identity, op: &Op, now: Stamp) -> f
                 Walked::Link { dir, target, rest } => {
                     Answer::Detour { dir, target, rest: String::from_utf8(rest).expect("we wrote text") }
                 }
-                away => panic!("there is one server: {away:?}"),
+                away => panic!("single server expected: {away:?}"),
             }
         }
         Op::SetXattr { file, name, value } => {
@@ -174,11 +174,11 @@ fn perform(names: &Names, kv: &dyn Kv, who: &Identity, op: &Op, now: Stamp) -> f
         }
         Op::GetXattr { file, name } => Answer::Value(names.get_xattr(who, *file, name)?),
         Op::RemoveXattr { file, name } => names.remove_xattr(who, *file, name, now).map(|()| Answer::Done)?,
-        Op::Bury { file } => names.bury(*file).and_then(|batch| kv.commit(batch)).map(|()| Answer::Done)?,
+        Op::Reap { file } => names.reap(*file, |batch| kv.commit(batch)).map(|()| Answer::Done)?,
     })
 }
 
-/// One step in both worlds; returns what the real one said, or how they differ.
+/// Performs one operation on the namespace and the model; returns its result, or the difference.
 pub(crate) fn step(
     names: &Names,
     kv: &dyn Kv,
@@ -188,7 +188,7 @@ pub(crate) fn step(
 ) -> Result<Outcome, String> {
     let (who, op) = (author.who(), author.op(model));
     let real = perform(names, kv, &who, &op, now);
-    let told = real.as_ref().err().map(ToString::to_string);
+    let got = real.as_ref().err().map(ToString::to_string);
     let real = real.map_err(|error| error.kind());
     let made = match real {
         Ok(Answer::Made(id)) => id,
@@ -200,7 +200,7 @@ pub(crate) fn step(
     }
     match real == expected {
         true => Ok(real),
-        false => Err(format!("user {} {op:?}: got {real:?} ({told:?}), expected {expected:?}", who.uid)),
+        false => Err(format!("user {} {op:?}: got {real:?} ({got:?}), expected {expected:?}", who.uid)),
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn compare(names: &Names, model: &Model) -> Result<(), String> {
     for (&id, node) in &model.nodes {
         let inode = names.inode(id).map_err(|error| error.to_string())?;
         let facts = names.share(id).map_err(|error| error.to_string())?.into();
-        let attr = inode.attr(id, &facts);
+        let attr = inode.attr(id, &facts, &Timeline::default());
         let real =
             (attr.mode, attr.uid.0, attr.gid.0, attr.links as usize, attr.atime, attr.mtime, attr.ctime);
         let expected = (node.mode, node.uid, node.gid, model.links(id), node.atime, node.mtime, node.ctime);
@@ -229,7 +229,7 @@ pub(crate) fn compare(names: &Names, model: &Model) -> Result<(), String> {
             Content::Dir { entries, .. } => compare_entries(names, model, id, entries)?,
             Content::Link(target) => {
                 if names.read_link(id).as_ref() != Ok(target) {
-                    return Err(format!("link {id} says something else"));
+                    return Err(format!("link {id} has another target"));
                 }
             }
             Content::File if model.names(id) == 0 => orphans.push(id),
@@ -281,15 +281,15 @@ fn random_operations_match_the_model() {
             (open(kv.clone()), Model::new(0o777, Stamp(1)), Author::new(seed));
         for number in 1..=steps {
             let now = Stamp(number * 1_000_000_007);
-            let told = step(&names, &*kv, &mut model, &mut author, now)
+            let got = step(&names, &*kv, &mut model, &mut author, now)
                 .unwrap_or_else(|problem| complain(base, number, &format!("round {round}: {problem}")));
-            succeeded += u64::from(told.is_ok());
+            succeeded += u64::from(got.is_ok());
             compare(&names, &model)
                 .unwrap_or_else(|problem| complain(base, number, &format!("round {round}: {problem}")));
         }
         assert_eq!(forebay_store::check(&*kv), Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}");
     }
-    assert!(succeeded > tried / 5, "FOREBAY_SEED={base}: only {succeeded} operations got anywhere");
+    assert!(succeeded > tried / 5, "FOREBAY_SEED={base}: only {succeeded} operations succeeded");
 }
 
 fn disk(dir: &Path) -> Arc<FjallKv> {
@@ -306,8 +306,8 @@ fn random_operations_survive_restarts_on_disk() {
         (open(kv.clone()), Model::new(0o777, Stamp(1)), Author::new(base));
     for number in 1..=1500 {
         let now = Stamp(number * 1_000_000_007);
-        let told = step(&names, &*kv, &mut model, &mut author, now);
-        told.map(drop).unwrap_or_else(|problem| complain(base, number, &problem));
+        let got = step(&names, &*kv, &mut model, &mut author, now);
+        got.map(drop).unwrap_or_else(|problem| complain(base, number, &problem));
         if author.random.one_in(60) {
             drop(names);
             drop(kv);

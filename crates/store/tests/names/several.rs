@@ -1,12 +1,12 @@
-//! The namespace of several servers: against the model, with messages lost and servers killed at every step.
+//! The namespace of several servers against the model, with lost messages and crashes at every step.
 
-use crate::cluster::{Cluster, Mishap, any_mishap};
+use crate::cluster::{Cluster, Fault, any_fault};
 use crate::common::{open_root, outcome};
 use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
-use forebay_dice::{rounds, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Member, Members, ServerId, Stamp};
 use forebay_store::{Batch, Kv, MemoryKv, Names};
+use forebay_testkit::{rounds, seed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,11 +14,11 @@ fn moment(number: u64) -> Stamp {
     Stamp(number * 1_000_000_007)
 }
 
-/// One step in both worlds; returns what the real one said, or how they differ.
+/// Performs one operation on the cluster and the model; returns its result, or the difference.
 fn step(cluster: &Cluster, model: &mut Model, author: &mut Author, now: Stamp) -> Result<Outcome, String> {
     let (who, op) = (author.who(), author.op(model));
     let real = cluster.perform(&who, &op, now);
-    let told = real.as_ref().err().map(ToString::to_string);
+    let got = real.as_ref().err().map(ToString::to_string);
     let real = real.map_err(|error| error.kind());
     let made = match real {
         Ok(Answer::Made(id)) => {
@@ -30,7 +30,7 @@ fn step(cluster: &Cluster, model: &mut Model, author: &mut Author, now: Stamp) -
     let expected = model.apply(&who, &op, now, made);
     match real == expected {
         true => Ok(real),
-        false => Err(format!("user {} {op:?}: got {real:?} ({told:?}), expected {expected:?}", who.uid)),
+        false => Err(format!("user {} {op:?}: got {real:?} ({got:?}), expected {expected:?}", who.uid)),
     }
 }
 
@@ -47,9 +47,9 @@ fn random_operations_of_several_servers_match_the_model() {
             };
             for number in 1..=500 {
                 let now = moment(number);
-                let told = step(&cluster, &mut model, &mut author, now);
+                let got = step(&cluster, &mut model, &mut author, now);
                 steps += 1;
-                succeeded += u64::from(told.unwrap_or_else(|problem| complain(number, problem)).is_ok());
+                succeeded += u64::from(got.unwrap_or_else(|problem| complain(number, problem)).is_ok());
                 if number % 5 == 0 {
                     let same = cluster.compare(&model, now);
                     same.unwrap_or_else(|problem| complain(number, problem));
@@ -58,30 +58,33 @@ fn random_operations_of_several_servers_match_the_model() {
             let findings = cluster.check();
             assert_eq!(findings, Vec::<String>::new(), "FOREBAY_SEED={base}, {servers}, {round}");
         }
-        assert!(succeeded * 5 > steps, "FOREBAY_SEED={base}: only {succeeded} of {steps} got anywhere");
+        assert!(
+            succeeded * 5 > steps,
+            "FOREBAY_SEED={base}: only {succeeded} of {steps} operations succeeded"
+        );
     }
 }
 
-/// A namespace that some people have worked with, and what it should be.
+/// A namespace after some random operations, and its model.
 fn used(servers: u16, seed: u64, steps: u64) -> (Cluster, Model, Author) {
     let (cluster, mut model) = (Cluster::new(servers), Model::new(0o777, Stamp(1)));
     let mut author = Author::new(seed);
     for number in 1..=steps {
-        let told = step(&cluster, &mut model, &mut author, moment(number));
-        told.map(drop).unwrap_or_else(|problem| panic!("seed {seed}, step {number}: {problem}"));
+        let got = step(&cluster, &mut model, &mut author, moment(number));
+        got.map(drop).unwrap_or_else(|problem| panic!("seed {seed}, step {number}: {problem}"));
     }
     (cluster, model, author)
 }
 
-/// Something that changes names of what is there, and works.
+/// An operation that renames existing files and succeeds.
 fn move_something(author: &mut Author, model: &Model, now: Stamp) -> (Identity, Op) {
     for _ in 0..10_000 {
         let (who, op) = (author.who(), author.op(model));
         let wanted =
             matches!(op, Op::Rename { .. } | Op::Link { .. } | Op::Unlink { .. } | Op::RemoveDir { .. });
         if wanted
-            && let Ok(told) = model.clone().apply(&who, &op, now, FileId(u64::MAX))
-            && (!matches!(op, Op::Rename { .. }) || told != Answer::Lost(None) || author.random.one_in(4))
+            && let Ok(got) = model.clone().apply(&who, &op, now, FileId(u64::MAX))
+            && (!matches!(op, Op::Rename { .. }) || got != Answer::Lost(None) || author.random.one_in(4))
         {
             return (who, op);
         }
@@ -89,35 +92,35 @@ fn move_something(author: &mut Author, model: &Model, now: Stamp) -> (Identity, 
     panic!("nothing can be moved");
 }
 
-/// Does one thing while something goes wrong, lets everybody recover, and looks at what is left.
+/// Performs one operation with a fault, recovers all servers and checks the result.
 fn survive(
     fresh: &Cluster,
     model: &Model,
     who: &Identity,
     op: &Op,
     at: u64,
-    mishap: Mishap,
+    fault: Fault,
 ) -> Result<(), String> {
     let now = moment(1_000_000);
     let cluster = fresh.fork();
     let mut new = model.clone();
     new.apply(who, op, now, FileId(u64::MAX)).expect("it was tried before");
-    cluster.plan(at, mishap);
-    let told = cluster.perform(who, op, now);
+    cluster.plan(at, fault);
+    let got = cluster.perform(who, op, now);
     cluster.restart();
-    // Whoever meets what is open asks; nobody sees a state in between.
+    // A reader that finds an open intent queries its outcome; no intermediate state is visible.
     let (is_old, is_new) = (cluster.view(model, now), cluster.view(&new, now));
-    match (&told, &is_old, &is_new) {
+    match (&got, &is_old, &is_new) {
         (Ok(_), _, Ok(())) | (Err(_), Ok(()), _) | (Err(_), _, Ok(())) => {}
-        _ => return Err(format!("{told:?}: not old: {is_old:?}, not new: {is_new:?}")),
+        _ => return Err(format!("{got:?}: not old: {is_old:?}, not new: {is_new:?}")),
     }
-    cluster.settle(now);
+    cluster.resolve_all(now);
     let findings = cluster.check();
     if !findings.is_empty() {
-        return Err(format!("{findings:?}, after {told:?}"));
+        return Err(format!("{findings:?}, after {got:?}"));
     }
     cluster.compare(if is_new.is_ok() { &new } else { model }, now)?;
-    // Nothing is locked: what was asked for can be done now, or was.
+    // Nothing is locked: the operation can be repeated now, or was already done.
     let again = moment(1_000_001);
     let mut after = if is_new.is_ok() { new } else { model.clone() };
     let expected = after.apply(who, op, again, FileId(u64::MAX));
@@ -128,16 +131,16 @@ fn survive(
     cluster.compare(&after, again)
 }
 
-const MISHAPS: [Mishap; 5] = [
-    Mishap::Cut,
-    Mishap::Sender { machine: false },
-    Mishap::Sender { machine: true },
-    Mishap::Receiver { machine: false },
-    Mishap::Receiver { machine: true },
+const MISHAPS: [Fault; 5] = [
+    Fault::Cut,
+    Fault::Sender { machine: false },
+    Fault::Sender { machine: true },
+    Fault::Receiver { machine: false },
+    Fault::Receiver { machine: true },
 ];
 
 #[test]
-fn random_intents_survive_every_mishap_at_every_step() {
+fn random_intents_survive_every_fault_at_every_step() {
     let base = seed();
     let mut tried = 0;
     for round in rounds(12) {
@@ -151,27 +154,25 @@ fn random_intents_survive_every_mishap_at_every_step() {
                 .perform(&who, &op, now)
                 .unwrap_or_else(|error| panic!("FOREBAY_SEED={base}: {op:?}: {error}"));
             for at in 0..quiet.events.load(Ordering::SeqCst) {
-                for mishap in MISHAPS {
+                for fault in MISHAPS {
                     tried += 1;
-                    survive(&cluster, &model, &who, &op, at, mishap).unwrap_or_else(|problem| {
-                        panic!(
-                            "FOREBAY_SEED={base}, round {round}, {op:?}, event {at}, {mishap:?}: {problem}"
-                        )
+                    survive(&cluster, &model, &who, &op, at, fault).unwrap_or_else(|problem| {
+                        panic!("FOREBAY_SEED={base}, round {round}, {op:?}, event {at}, {fault:?}: {problem}")
                     });
                 }
             }
         }
     }
-    assert!(tried > 500, "FOREBAY_SEED={base}: only {tried} mishaps");
+    assert!(tried > 500, "FOREBAY_SEED={base}: only {tried} faults");
 }
 
-/// Seeds that found something once: a file whose last name was gone could still be used by its id.
+/// Seeds that once found a bug: a file without names could still be used by its id.
 const KEPT: [u64; 2] = [602_196_956, 602_196_957];
 
 #[test]
-fn random_operations_with_mishaps_leave_the_old_or_the_new() {
+fn random_operations_with_faults_leave_the_old_or_the_new_state() {
     let base = seed();
-    let mut mishaps = 0;
+    let mut faults = 0;
     let seeds = rounds(10).map(|round| base.wrapping_add(100 + round));
     for (round, seed) in KEPT.into_iter().chain(seeds).enumerate() {
         let servers = if round % 2 == 0 { 3 } else { 5 };
@@ -184,10 +185,10 @@ fn random_operations_with_mishaps_leave_the_old_or_the_new() {
             };
             let (who, op) = (author.who(), author.op(&model));
             let at = cluster.events.load(Ordering::SeqCst) + author.random.next() % 7;
-            cluster.plan(at, any_mishap(&mut author.random));
+            cluster.plan(at, any_fault(&mut author.random));
             let real = cluster.perform(&who, &op, now);
             cluster.restart();
-            let told = format!("user {} {op:?}: {real:?}", who.uid);
+            let got = format!("user {} {op:?}: {real:?}", who.uid);
             let made = match real {
                 Ok(Answer::Made(id)) => id,
                 _ => FileId(u64::MAX),
@@ -196,36 +197,36 @@ fn random_operations_with_mishaps_leave_the_old_or_the_new() {
             let expected = new.apply(&who, &op, now, made);
             match real.map_err(|error| error.kind()) {
                 Err(ErrorKind::Unreachable) => {
-                    mishaps += 1;
+                    faults += 1;
                     let (is_old, is_new) = (cluster.view(&model, now), cluster.view(&new, now));
                     match (is_old, is_new) {
                         (Ok(()), _) => {}
                         (_, Ok(())) => model = new,
-                        (old, new) => complain(format!("{told}: not old: {old:?}, not new: {new:?}")),
+                        (old, new) => complain(format!("{got}: not old: {old:?}, not new: {new:?}")),
                     }
                 }
-                // Whether a file has other names is asked of a server that may be dead.
+                // Whether the file has other names is answered by a server that may be down.
                 Ok(Answer::Lost(Some((file, _)))) if matches!(expected, Ok(Answer::Lost(Some((lost, _)))) if lost == file) =>
                 {
                     model = new;
                 }
                 real if real == expected => model = new,
-                real => complain(format!("{told}: got {real:?}, expected {expected:?}")),
+                real => complain(format!("{got}: got {real:?}, expected {expected:?}")),
             }
-            cluster.view(&model, now).unwrap_or_else(|problem| complain(format!("{told}: {problem}")));
-            // A machine that dies loses what nobody synced; that is another test's affair.
+            cluster.view(&model, now).unwrap_or_else(|problem| complain(format!("{got}: {problem}")));
+            // A machine crash loses unsynced data; another test covers that.
             cluster.sync();
         }
-        cluster.settle(moment(2000));
+        cluster.resolve_all(moment(2000));
         assert_eq!(cluster.check(), Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}");
         let same = cluster.compare(&model, moment(2000));
         same.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, round {round}: {problem}"));
     }
-    assert!(mishaps > 60, "FOREBAY_SEED={base}: only {mishaps} mishaps");
+    assert!(faults > 60, "FOREBAY_SEED={base}: only {faults} faults");
 }
 
 #[test]
-fn random_machines_that_die_leave_a_sound_namespace() {
+fn random_machine_crashes_leave_a_consistent_namespace() {
     let base = seed();
     for round in rounds(12) {
         let cluster = Cluster::new(3);
@@ -233,20 +234,20 @@ fn random_machines_that_die_leave_a_sound_namespace() {
             (Model::new(0o777, Stamp(1)), Author::new(base.wrapping_add(500 + round)));
         for number in 1..=250 {
             let (op, now) = (author.op(&model), moment(number));
-            // What was lost is not in the model: most of what it suggests works all the same.
-            let told = cluster.perform(&Identity::root(), &op, now);
-            let made = match told {
+            // Lost changes are not in the model: most of its operations work all the same.
+            let got = cluster.perform(&Identity::root(), &op, now);
+            let made = match got {
                 Ok(Answer::Made(id)) => id,
                 _ => FileId(u64::MAX),
             };
-            if told.is_ok() {
+            if got.is_ok() {
                 drop(model.apply(&Identity::root(), &op, now, made));
             }
             if author.random.one_in(30) {
                 let server = ServerId(author.random.below(3) as u16);
                 cluster.crash(server, true);
                 cluster.restart();
-                cluster.settle(now);
+                cluster.resolve_all(now);
                 let findings = cluster.check();
                 assert_eq!(findings, Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}, {number}");
             }

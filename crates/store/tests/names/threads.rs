@@ -1,17 +1,18 @@
-//! Many at once.
+//! Concurrent threads.
 
 use crate::common::{Jittery, ROOT, SERVER, World, fresh, layout, name, open, open_root, outcome, user};
-use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Identity, Incarnation, Stamp};
-use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
+use forebay_store::{Extent, Fate, FjallKv, Kv, Names, RenameMode, check};
+use forebay_testkit::{Rng, seed};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread::scope;
+use std::time::Duration;
 
 const THREADS: u64 = 4;
 
-/// A namespace in a store that is slow now and then.
+/// A namespace in a store with random delays.
 fn jittery(script: &[&str]) -> (World, Names) {
     let world = fresh();
     world.build(script);
@@ -20,9 +21,9 @@ fn jittery(script: &[&str]) -> (World, Names) {
 }
 
 #[test]
-fn two_directories_never_end_up_in_each_other() {
+fn concurrent_renames_never_create_a_loop() {
     for round in 0..200 {
-        // Nothing that one of the two moves locks is locked by the other, but for what keeps them apart.
+        // The two renames have no lock in common except the tree lock.
         let (world, names) =
             jittery(&["d p 777", "d q 777", "d p/a 777", "d q/b 777", "d p/a/x 777", "d q/b/x 777"]);
         let barrier = Barrier::new(2);
@@ -52,7 +53,7 @@ fn two_directories_never_end_up_in_each_other() {
 }
 
 #[test]
-fn names_that_move_while_they_are_removed() {
+fn concurrent_renames_and_removals_lose_no_file() {
     for _ in 0..300 {
         let (world, names) = jittery(&["f a 644", "f b 644", "f c 644"]);
         let barrier = Barrier::new(3);
@@ -80,7 +81,7 @@ fn names_that_move_while_they_are_removed() {
 }
 
 #[test]
-fn one_creator_wins() {
+fn exactly_one_concurrent_create_succeeds() {
     for _ in 0..50 {
         let world = fresh();
         let barrier = Barrier::new(THREADS as usize);
@@ -101,7 +102,7 @@ fn one_creator_wins() {
 }
 
 #[test]
-fn a_directory_is_not_removed_under_a_new_entry() {
+fn directory_with_a_concurrent_new_entry_is_not_removed() {
     for _ in 0..200 {
         let world = fresh();
         world.build(&["d d 777"]);
@@ -123,19 +124,19 @@ fn a_directory_is_not_removed_under_a_new_entry() {
     }
 }
 
-/// Random work of one thread in a few shared directories; readers run in between.
+/// Random operations of one thread in a few shared directories, with reads in between.
 fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32) {
-    let mut random = Dice::new(seed);
+    let mut random = Rng::new(seed);
     let who = Identity::root();
     for _ in 0..steps {
         let now = Stamp(clock.fetch_add(1, Ordering::Relaxed));
         let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-        let pick = |random: &mut Dice| name(["a", "b", "c", "d"][random.index(4)]);
+        let pick = |random: &mut Rng| name(["a", "b", "c", "d"][random.index(4)]);
         let (from, to) = (pick(&mut random), pick(&mut random));
         let result = match random.below(9) {
             0 => {
-                let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
-                names.create_file(&who, dir, &from, 0o600, layout(), life, now, before).map(|_| ())
+                let (incarnations, before) = (vec![Incarnation(1)], |_| Ok(()));
+                names.create_file(&who, dir, &from, 0o600, layout(), incarnations, now, before).map(|_| ())
             }
             1 => names.make_dir(&who, dir, &from, 0o700, now).map(|_| ()),
             2 => names.unlink(&who, dir, &from, now).map(|_| ()),
@@ -203,8 +204,33 @@ fn random_turmoil_on_disk() {
     turmoil(&kv, 3000);
 }
 
+/// An update of an inode while its file is reaped happens before, or fails: it never restores the inode.
 #[test]
-fn many_make_and_remove_many_files() {
+fn inode_update_never_restores_a_reaped_file() {
+    let (world, root) = (fresh(), Identity::root());
+    let (file, _) = world.create(&root, "f", 0o644).expect("new");
+    world.names.unlink(&root, ROOT, &name("f"), world.now()).expect("there");
+    let (names, kv) = (&world.names, &world.kv);
+    let (done, reaped) = mpsc::channel();
+    scope(|scope| {
+        let noted = names.note_extent_via(file, Extent { least: 7, ..Extent::default() }, |batch| {
+            scope.spawn(move || done.send(names.reap(file, |batch| kv.commit(batch))));
+            // Reaping must wait for this update; otherwise it would be done long before.
+            let early = reaped.recv_timeout(Duration::from_millis(300));
+            assert!(early.is_err(), "the file was reaped during an update of its inode");
+            kv.commit(batch)
+        });
+        noted.expect("the file is there");
+    });
+    reaped.recv().expect("it ends").expect("an orphan");
+    assert_eq!(outcome(&names.inode(file)), "NotFound");
+    let late = names.note_extent(file, Extent::default());
+    assert_eq!(outcome(&late), "NotFound");
+    world.check();
+}
+
+#[test]
+fn threads_create_and_remove_many_files() {
     let world = fresh();
     let ids = scope(|threads| {
         let makers: Vec<_> = (0..THREADS)
@@ -231,7 +257,7 @@ fn many_make_and_remove_many_files() {
                         if count % 2 == 0 {
                             let gone = world.names.unlink(&root, dir, &file, world.now()).expect("there");
                             assert_eq!(gone.fate, Fate::Orphaned);
-                            world.kv.commit(world.names.bury(gone.file).expect("an orphan")).expect("memory");
+                            world.names.reap(gone.file, |batch| world.kv.commit(batch)).expect("an orphan");
                         }
                     }
                     ids

@@ -1,11 +1,11 @@
-//! Paths.
+//! Path walks.
 
 use crate::common::{ROOT, fresh, outcome, user};
 use forebay_model::{Error, Identity};
 use forebay_store::Walked;
 
 #[test]
-fn where_paths_lead() {
+fn walks_resolve_paths_and_links() {
     let world = fresh();
     world.build(&["d a 755", "d a/b 755", "f a/b/f 644", "s a/l b/f", "s a/dir b", "f f 644"]);
     let long = "x".repeat(256);
@@ -43,7 +43,7 @@ fn where_paths_lead() {
         (&deep, true, "=".to_owned()),
         (&deeper, true, "NameTooLong".to_owned()),
     ] {
-        let told = match world.names.walk(&Identity::root(), ROOT, path.as_bytes(), follow) {
+        let got = match world.names.walk(&Identity::root(), ROOT, path.as_bytes(), follow) {
             Ok(Walked::Found(id, inode)) => {
                 assert_eq!(world.names.inode(id).as_ref(), Ok(&*inode));
                 let places = ["", "a", "a/b", "a/b/f", "a/l", "a/dir"];
@@ -54,10 +54,10 @@ fn where_paths_lead() {
                 assert_eq!(dir, world.id("a"));
                 format!("a > {} > {}", target.escape_ascii(), rest.escape_ascii())
             }
-            Ok(away) => panic!("there is one server: {away:?}"),
+            Ok(away) => panic!("single server expected: {away:?}"),
             Err(error) => format!("{:?}", Error::from(error).kind()),
         };
-        assert_eq!(told, expected, "{path:.40} follow: {follow}");
+        assert_eq!(got, expected, "{path:.40} follow: {follow}");
     }
 }
 
@@ -80,7 +80,7 @@ fn a_walk_can_start_anywhere() {
 }
 
 #[test]
-fn every_directory_on_the_way_must_be_searchable() {
+fn every_directory_on_the_path_must_be_searchable() {
     let world = fresh();
     world.build(&["d a 711", "d a/b 700 10:100", "d a/b/c 777", "f a/f 600"]);
     let (owner, other) = (user(10, 100, &[]), user(11, 101, &[]));
@@ -102,7 +102,7 @@ fn every_directory_on_the_way_must_be_searchable() {
 }
 
 #[test]
-fn what_was_known_of_a_path_is_judged_only_where_it_still_leads() {
+fn cached_path_is_checked_only_while_it_is_still_correct() {
     let world = fresh();
     world.build(&["d a 755", "d a/b 700 10:100", "d a/b/c 777", "d e 755"]);
     let (dir, other) = (world.id("a/b/c"), user(11, 101, &[]));

@@ -5,7 +5,7 @@ use forebay_model::Identity;
 use forebay_store::{MAX_XATTR, XattrMode};
 
 #[test]
-fn who_may_read_and_write_which() {
+fn xattr_permissions_depend_on_the_namespace() {
     let world = fresh();
     world.build(&["f f 640 10:100", "d d 1777 10:100", "s s f 10:100"]);
     let (owner, member, other) = (user(10, 100, &[]), user(12, 100, &[]), user(11, 101, &[]));
@@ -42,7 +42,7 @@ fn who_may_read_and_write_which() {
 }
 
 #[test]
-fn create_replace_remove() {
+fn xattrs_are_created_replaced_and_removed() {
     let world = fresh();
     let who = user(10, 100, &[]);
     let (file, made) = world.create(&who, "f", 0o600).expect("new");
@@ -62,7 +62,7 @@ fn create_replace_remove() {
 }
 
 #[test]
-fn they_are_bounded_and_go_with_their_file() {
+fn xattrs_are_bounded_and_removed_with_their_file() {
     let world = fresh();
     let who = user(10, 100, &[]);
     let (file, _) = world.create(&who, "f", 0o600).expect("new");
@@ -82,7 +82,7 @@ fn they_are_bounded_and_go_with_their_file() {
     world.check();
     world.names.unlink(&who, crate::common::ROOT, &name("f"), world.now()).expect("there");
     assert_eq!(set(file, "user.late", 1), "ok", "an open file without a name still takes attributes");
-    forebay_store::Kv::commit(&*world.kv, world.names.bury(file).expect("an orphan")).expect("memory");
+    world.names.reap(file, |batch| forebay_store::Kv::commit(&*world.kv, batch)).expect("an orphan");
     world.check();
     assert_eq!(outcome(&world.names.list_xattrs(&who, file)), "NotFound");
 }

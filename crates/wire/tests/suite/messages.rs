@@ -1,6 +1,8 @@
-//! Every message survives the way, and what is not a message is refused.
+//! Every message round-trips, and invalid messages are refused.
 
-use crate::samples::{answers, calls, greetings, hello, peer_replies, peer_requests, replies, requests};
+use crate::samples::{
+    answers, calls, greetings, hello, opening, peer_replies, peer_requests, replies, requests,
+};
 use forebay_model::ErrorKind;
 use forebay_wire::{
     FrameKind, Greeting, HEADER, Header, Hello, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, PeerReply, PeerRequest,
@@ -28,16 +30,17 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: FrameKind, m
 }
 
 #[test]
-fn every_message_comes_back_the_same() {
+fn every_message_round_trips() {
     check(FrameKind::Hello, &hello());
-    check(FrameKind::Proof, &Proof { seal: [8; 32] });
+    check(FrameKind::Proof, &Proof {});
+    check(FrameKind::Hello, &opening());
     greetings().iter().for_each(|greeting| check(FrameKind::Greeting, greeting));
     calls().iter().for_each(|call| check(FrameKind::Call, call));
     answers().iter().for_each(|answer| check(FrameKind::Answer, answer));
 }
 
-/// The numbers of all variants, found by decoding each number alone: an unknown one fails in another way than
-/// one whose fields are missing.
+/// The numbers of all variants, found by decoding each number alone: an unknown variant fails differently from a known
+/// one with missing fields.
 fn known<T: DeserializeOwned + Debug>() -> BTreeSet<u8> {
     let unknown = |number: u8| body::<T>(&[number]).is_err_and(|error| error.to_string().contains("Serde"));
     (0..128).filter(|&number| !unknown(number)).collect()
@@ -53,7 +56,7 @@ fn sampled<T: Serialize>(samples: &[T]) -> BTreeSet<u8> {
 }
 
 #[test]
-fn the_samples_leave_no_message_out() {
+fn samples_cover_every_message() {
     assert_eq!(sampled(&requests()), known::<Request>());
     assert_eq!(sampled(&replies()), known::<Reply>());
     assert_eq!(sampled(&greetings()), known::<Greeting>());
@@ -61,7 +64,7 @@ fn the_samples_leave_no_message_out() {
     assert_eq!(sampled(&peer_replies()), known::<PeerReply>());
 }
 
-/// Takes a good header, changes it, and repairs its checksum if asked.
+/// Alters a valid header, and repairs its checksum if requested.
 fn altered(at: usize, bytes: &[u8], repair: bool) -> [u8; HEADER] {
     let mut head = Header { kind: FrameKind::Call, id: 7, body: 10, payload: 20 }.encode();
     head[at..at + bytes.len()].copy_from_slice(bytes);
@@ -73,15 +76,15 @@ fn altered(at: usize, bytes: &[u8], repair: bool) -> [u8; HEADER] {
 }
 
 #[test]
-fn a_bad_header_is_refused_with_a_reason() {
+fn invalid_header_is_refused_with_a_reason() {
     for (at, bytes, repair, reason) in [
         (0, &b"GET"[..], true, "not the start of a Forebay frame"),
         (0, &b"\0\0\0"[..], false, "not the start of a Forebay frame"),
         (3, &[0][..], true, "kind 0"),
         (3, &[6][..], true, "kind 6"),
-        (3, &[5][..], false, "damaged"),
-        (8, &[1][..], false, "damaged"),
-        (20, &[0; 4][..], false, "damaged"),
+        (3, &[5][..], false, "corrupted"),
+        (8, &[1][..], false, "corrupted"),
+        (20, &[0; 4][..], false, "corrupted"),
         (4, &(MAX_BODY + 1).to_le_bytes()[..], true, "at most 524288 bytes of body"),
         (4, &u32::MAX.to_le_bytes()[..], true, "this one 4294967295"),
         (16, &(MAX_PAYLOAD + 1).to_le_bytes()[..], true, "at most 4194304 bytes of payload"),
@@ -96,7 +99,7 @@ fn a_bad_header_is_refused_with_a_reason() {
 }
 
 #[test]
-fn what_does_not_fit_a_frame_is_not_made() {
+fn message_above_the_frame_limit_is_not_encoded() {
     for (kind, len) in [(FrameKind::Call, MAX_BODY), (FrameKind::Hello, MAX_HANDSHAKE)] {
         let mut out = b"kept".to_vec();
         let error = frame(&mut out, kind, 0, &vec![0_u8; len as usize], 0).unwrap_err();
@@ -109,9 +112,9 @@ fn what_does_not_fit_a_frame_is_not_made() {
 }
 
 #[test]
-fn a_hello_of_another_version_is_told_so_whatever_follows() {
+fn hello_of_another_version_is_refused_whatever_follows() {
     let error = Hello::read(&[1, 0xff, 0xff]).unwrap_err();
-    assert!(error.to_string().contains("version 1 of the protocol, this server version 4"), "{error}");
+    assert!(error.to_string().contains("version 1 of the protocol, this server version 6"), "{error}");
     assert_eq!(Hello::read(&[]).unwrap_err().kind(), ErrorKind::Protocol);
     let mut nameless = hello();
     nameless.job.user.clear();

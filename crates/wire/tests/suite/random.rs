@@ -1,12 +1,12 @@
-//! Random, mutated and truncated frames: an answer or an error, never a panic. A length that lies would end the process,
-//! whose memory is bounded, if anything were allocated for it; so lies are made on purpose.
+//! Random, mutated and truncated frames: decoding returns a value or an error, never panics. The address space is
+//! limited, so that an allocation for a false length would abort the process; the mutations include false lengths.
 
-use forebay_dice::{Corpus, Dice, alone};
+use forebay_testkit::{Corpus, Rng, alone};
 use forebay_wire::{HEADER, fuzz};
 use std::path::Path;
 
 const CASES: u64 = 60_000;
-/// Bytes of address space: what the harness needs, and little more than decoding may take.
+/// Limit of the address space in bytes: the needs of the harness plus slightly more than decoding may use.
 const MEMORY: u64 = 256 << 20;
 
 fn repair(frame: &mut [u8]) {
@@ -18,28 +18,28 @@ fn repair(frame: &mut [u8]) {
     }
 }
 
-/// A varint that claims an absurd length.
-fn lie(dice: &mut Dice) -> Vec<u8> {
-    let mut bytes = vec![0xff; 1 + dice.index(9)];
+/// A varint that encodes an absurd length.
+fn false_length(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = vec![0xff; 1 + rng.index(9)];
     bytes.push(0x01);
     bytes
 }
 
-/// A frame, bent so that it gets past the first look.
-fn bend(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
+/// A mutated frame that passes the header check.
+fn mutate(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut frame = bytes.to_vec();
-    if dice.one_in(8) {
-        frame = (0..dice.below(4096)).map(|_| dice.next() as u8).collect();
+    if rng.one_in(8) {
+        frame = (0..rng.below(4096)).map(|_| rng.next() as u8).collect();
     }
-    if dice.one_in(4) {
-        let (at, lie) = (dice.index(frame.len()), lie(dice));
-        frame.splice(at..at, lie);
+    if rng.one_in(4) {
+        let (at, false_length) = (rng.index(frame.len()), false_length(rng));
+        frame.splice(at..at, false_length);
     }
-    // Without a good header nothing would ever reach the bodies.
-    if !dice.one_in(4) {
-        if frame.len() >= 4 && dice.one_in(2) {
+    // Most frames need a valid header to reach the body decoder.
+    if !rng.one_in(4) {
+        if frame.len() >= 4 && rng.one_in(2) {
             frame[..3].copy_from_slice(b"FBY");
-            frame[3] = 1 + dice.below(5) as u8;
+            frame[3] = 1 + rng.below(5) as u8;
         }
         repair(&mut frame);
     }
@@ -52,7 +52,7 @@ fn random_and_mutated_frames_never_panic() {
         let frames = crate::samples::frames();
         assert!(frames.iter().all(|frame| fuzz(frame)), "every sample is a frame");
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-        let (taken, refused) = Corpus::new(frames, &kept).run(CASES, |bytes, dice| fuzz(&bend(bytes, dice)));
+        let (taken, refused) = Corpus::new(frames, &kept).run(CASES, |bytes, rng| fuzz(&mutate(bytes, rng)));
         assert!(taken > refused / 100 && refused > taken / 10, "{taken} taken, {refused} refused");
     });
 }

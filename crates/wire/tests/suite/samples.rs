@@ -2,15 +2,17 @@
 
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, JobId, Layout,
-    Member, Members, Name, Reshape, ServerId, SetTime, Span, Special, Stamp, Striping, Time, Uid, Usage,
+    Member, Members, Name, Reshape, SeekTo, ServerId, SetTime, Span, Special, Stamp, Stripes, Striping, Time,
+    Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Born, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange,
-    Failing, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Left, Loss,
-    Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
-    QueueGrant, RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant,
-    Roster, RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched,
-    Wanted, Welcome, XattrMode, frame,
+    Answer, At, BackingFile, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry,
+    Exchange, Failing, FileMap, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus,
+    KeyCall, KeyId, KeyReply, Known, Left, Loss, Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met,
+    Opening, PeerReply, PeerRequest, PeerStatus, Place, Proof, QueueGrant, RecoverySummary, RegionCounts,
+    Remain, Remains, RenameMode, RepairStep, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
+    Security, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, UserKey, VERSION, Vouched, Wanted,
+    Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -43,14 +45,18 @@ pub(crate) fn attr() -> Attr {
 
 pub(crate) fn hello() -> Hello {
     let roster = Some(Roster { epoch: 4, servers: vec![ServerId(1), ServerId(300)] });
-    Hello {
-        version: VERSION,
-        channel: Channel::Data,
-        client: 0x1234_5678,
-        job: job(),
-        nonce: [7; 32],
-        roster,
-    }
+    Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), roster }
+}
+
+pub(crate) fn user_key() -> UserKey {
+    let (id, user) = (KeyId([5; 16]), "ada".to_owned());
+    let (uid, gid) = (Uid(1000), Gid(100));
+    UserKey { id, uid, gid, user, made: 7, expires: Some(1 << 40), revoked: None }
+}
+
+pub(crate) fn opening() -> Opening {
+    let (key, least) = (KeyId([6; 16]), Security::Authenticate);
+    Opening { version: VERSION, key, least, noise: (0..120).collect() }
 }
 
 fn members() -> Members {
@@ -67,13 +73,11 @@ pub(crate) fn greetings() -> Vec<Greeting> {
         max_payload: 4 << 20,
         members: members(),
         session_millis: 30_000,
-        seal: None,
         connection: 0x1234_5678_9abc,
     };
     vec![
-        Greeting::Challenge { nonce: [3; 32] },
-        Greeting::Welcome(welcome.clone()),
-        Greeting::Welcome(Welcome { seal: Some([5; 32]), ..welcome }),
+        Greeting::Challenge { noise: vec![3; 49] },
+        Greeting::Welcome(welcome),
         Greeting::Refusal(Error::new(ErrorKind::Unauthenticated, "the key is not the service's")),
     ]
 }
@@ -101,6 +105,14 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
+        Request::Seek { token, offset: 1, to: SeekTo::Data, end: None, stripes: None },
+        Request::Seek {
+            token,
+            offset: 1 << 40,
+            to: SeekTo::Hole,
+            end: Some(1 << 41),
+            stripes: Stripes::new(1 << 20, 2, 3),
+        },
         Request::Abandon { connection: u64::MAX },
         Request::Drain(DrainCall::Begin { file: Some(FileId(7)), order: Some("trio".into()), last: true }),
         Request::Drain(DrainCall::Fetch { file: FileId(7), offset: 8, len: 1 << 33, turn: 9 }),
@@ -155,6 +167,12 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Map { token, ring: 3, from: 1 << 40 },
         Request::SetRoute { mode: "traffic".into() },
         Request::Queue,
+        Request::MapFile { token, offset: 1 << 40, len: 4096, write: true },
+        Request::Repair { step: RepairStep::Rescue { drop_dangling: true } },
+        Request::Repair { step: RepairStep::Forgive },
+        Request::Keys(KeyCall::Grant { user: "ada".to_owned(), expires: Some(1 << 40) }),
+        Request::Keys(KeyCall::List),
+        Request::Keys(KeyCall::Revoke { id: KeyId([5; 16]) }),
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -183,7 +201,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
         PeerRequest::Fate { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
-        PeerRequest::Behind { file },
+        PeerRequest::Backing { file },
         PeerRequest::Remains {
             of: vec![
                 Remain::Inode(file),
@@ -219,6 +237,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             turn: 1 << 34,
         },
         PeerRequest::Order { order: "trio".to_owned(), ask: true },
+        PeerRequest::Keys { keys: vec![user_key()] },
     ]
 }
 
@@ -238,9 +257,10 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true, stripes: (1 << 20, 3) }),
         PeerReply::Facts(held),
         PeerReply::Fetched { bytes: 1 << 33, full: true },
+        PeerReply::Keys { keys: vec![user_key(), user_key()] },
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
-        PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
+        PeerReply::Backing { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
             Remains::NoInode,
@@ -248,8 +268,8 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             Remains::Name(Some(name("x"))),
             Remains::Times(Some(2)),
         ]),
-        PeerReply::Born {
-            born: Some(Born {
+        PeerReply::BackingFile {
+            backing_file: Some(BackingFile {
                 place: Place { path: vec![name("a")], serial: 5 },
                 grown: 1 << 33,
                 layout: Layout::whole(ServerId(2), 1 << 20),
@@ -342,7 +362,7 @@ fn drain() -> DrainStatus {
         waiting: 3,
         written: 4,
         freed: 5,
-        near: (6, 7),
+        read_cache: (6, 7),
         targets: vec![target],
         failing: vec![Failing { path, user: Uid(1000), why, tries: 6 }],
         failures: 7,
@@ -428,10 +448,11 @@ pub(crate) fn replies() -> Vec<Reply> {
             .to_vec(),
             more: 1,
         }),
+        Reply::Repaired(vec!["file 9 is /lost-9 now".into()]),
         Reply::Ring(Box::new(RingGrant {
             ring: 3,
             path: b"/s/m00003.ring".to_vec(),
-            bell: b"/s/bell".to_vec(),
+            doorbell: b"/s/bell".to_vec(),
             nonce: 1 << 100,
             binding: 2,
             clock: 1 << 50,
@@ -446,6 +467,9 @@ pub(crate) fn replies() -> Vec<Reply> {
             epoch: 5,
         })),
         Reply::Number(1 << 40),
+        Reply::Keys(Box::new(KeyReply::Keys(vec![user_key()]))),
+        Reply::Keys(Box::new(KeyReply::Revoked { key: user_key(), missing: vec![ServerId(3)] })),
+        Reply::Keys(Box::new(KeyReply::Granted { key: user_key(), secret: [8; 32], missing: Vec::new() })),
         Reply::Map(Box::new(MapGrant {
             lease: 7,
             size: 1 << 33,
@@ -461,9 +485,13 @@ pub(crate) fn replies() -> Vec<Reply> {
         })),
         Reply::Queue(Box::new(QueueGrant {
             path: b"/s/q00001.queue".to_vec(),
-            bell: b"/s/desk0.bell".to_vec(),
+            doorbell: b"/s/desk0.bell".to_vec(),
             nonce: 1 << 99,
         })),
+        Reply::FileMap(FileMap::Shared { socket: b"forebay-map-0".to_vec(), ticket: [7; 16] }),
+        Reply::FileMap(FileMap::Alone),
+        Reply::Position(Some(1 << 40)),
+        Reply::Position(None),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
@@ -484,7 +512,8 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         all.push(out);
     };
     add(&|out| frame(out, FrameKind::Hello, 0, &hello(), 0).unwrap());
-    add(&|out| frame(out, FrameKind::Proof, 0, &Proof { seal: [1; 32] }, 0).unwrap());
+    add(&|out| frame(out, FrameKind::Proof, 0, &Proof {}, 0).unwrap());
+    add(&|out| frame(out, FrameKind::Hello, 0, &opening(), 0).unwrap());
     for greeting in greetings() {
         add(&|out| frame(out, FrameKind::Greeting, 0, &greeting, 0).unwrap());
     }

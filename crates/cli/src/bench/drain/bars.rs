@@ -1,4 +1,4 @@
-//! Whether a scenario shows what it should: ratios of what was measured in one run.
+//! Checks of a scenario: ratios of values measured in one run.
 
 use super::report::Row;
 use super::scenario::{Pattern, Point};
@@ -8,23 +8,23 @@ use forebay_policy::drain::Order;
 use serde::Serialize;
 use std::fmt;
 
-/// What the drain should reach of the targets' best.
+/// The share of the targets' best bandwidth that the drain should reach.
 const BEST: f64 = 0.95;
-/// What learning α may cost.
+/// The share that must remain when α is learnt.
 const LEARNT: f64 = 0.95;
-/// What the average job time of smallest first is to that of first come, first served.
+/// Upper limit for the average job time of smallest first, relative to first come, first served.
 const SJF: f64 = 0.57;
-/// What counts as no better.
+/// A ratio up to this counts as equal.
 const SAME: f64 = 1.05;
-/// Jobs that are out long before the last: in less than this part of its time.
+/// Jobs that are drained within this share of the total time count as early.
 const EARLY: f64 = 0.8;
 
-/// Something that should be so, and whether it is.
+/// A check and its result.
 #[derive(Serialize)]
 pub(super) struct Bar {
     what: String,
     value: f64,
-    /// What it should be; none where it is only told.
+    /// The limit; absent if the value is only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     bar: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ impl Bar {
         Bar { what, value, bar: Some(format!("≤ {most}")), holds: Some(value <= most) }
     }
 
-    fn told(what: String, value: f64) -> Bar {
+    fn reported(what: String, value: f64) -> Bar {
         Bar { what, value, bar: None, holds: None }
     }
 }
@@ -57,7 +57,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// The rows of one pattern, way by way.
+/// The rows of one pattern.
 struct Rows<'a> {
     rows: &'a [Row],
     pattern: Pattern,
@@ -68,7 +68,7 @@ impl Rows<'_> {
         self.rows.iter().filter(|row| row.point.pattern == self.pattern && way(&row.variant)).collect()
     }
 
-    /// The mean over all points of what one way has to another.
+    /// The mean ratio of two variants over all points.
     fn ratio(&self, way: &Variant, to: &Variant, value: fn(&Row) -> f64) -> Option<f64> {
         let at = |way: &Variant, point: Point| {
             self.of(|known| known == way).into_iter().find(|row| row.point == point)
@@ -102,9 +102,9 @@ fn bandwidth(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     let word = rows.pattern.word();
     let Some(trio) = rows.plain(Order::Trio) else { return };
     let least = rows.of(|way| *way == trio).iter().map(|row| row.of_best).fold(f64::INFINITY, f64::min);
-    bars.push(Bar::least(format!("{word}: trio reaches of the targets' best"), least, BEST));
+    bars.push(Bar::least(format!("{word}: trio's share of the targets' best"), least, BEST));
     if let Some(gain) = rows.ratio(&trio, &Variant::Direct, |row| row.bandwidth) {
-        bars.push(Bar::told(format!("{word}: trio's bandwidth to that of direct writes"), gain));
+        bars.push(Bar::reported(format!("{word}: trio's bandwidth to that of direct writes"), gain));
     }
 }
 
@@ -132,7 +132,7 @@ fn orders(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     }
 }
 
-/// What learning costs, beside the best that is told.
+/// The cost of learning α, relative to the best fixed α.
 fn learnt(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     for row in rows.of(|way| matches!(way, Variant::Drain(way) if way.alpha == Alpha::Learnt)) {
         let Variant::Drain(way) = &row.variant else { continue };
@@ -144,13 +144,12 @@ fn learnt(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
         };
         let others = rows.of(same).into_iter().filter(|other| other.point == row.point);
         let Some(best) = others.map(|other| other.bandwidth).reduce(f64::max) else { continue };
-        let what =
-            format!("{}: bandwidth of {} to the best α that is told", rows.pattern.word(), row.variant);
+        let what = format!("{}: bandwidth of {} to the best fixed α", rows.pattern.word(), row.variant);
         bars.push(Bar::least(what, row.bandwidth / best, LEARNT));
     }
 }
 
-/// What jobs gain when the smallest goes first, as in Figs. 10 to 12.
+/// The gain of jobs when the smallest goes first, as in Figs. 10 to 12.
 fn jobs(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     let word = rows.pattern.word();
     let fcfs = rows.of(|way| matches!(way, Variant::Drain(way) if way.choice == Choice::Fcfs));
@@ -168,10 +167,10 @@ fn jobs(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
             bars.push(Bar::most(what("average job time"), ratio, SJF));
         }
         if let Some(ratio) = rows.ratio(&sjf, to, |row| row.total_seconds) {
-            bars.push(Bar::most(what("time until all is out"), ratio, SAME));
+            bars.push(Bar::most(what("time until all is drained"), ratio, SAME));
         }
         if let Some(ratio) = rows.ratio(&sjf, &Variant::Direct, |row| row.mean_job_seconds) {
-            bars.push(Bar::told(
+            bars.push(Bar::reported(
                 format!("{word}: average job time of {sjf} to that of direct writes"),
                 ratio,
             ));
@@ -183,7 +182,7 @@ fn jobs(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
         });
         let (early, all) = early.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let what = format!(
-            "{word}: jobs of {sjf}, but for the last of each run, that are out before {EARLY} of its time"
+            "{word}: jobs of {sjf}, but for the last of each run, drained before {EARLY} of its time"
         );
         bars.push(Bar::least(what, early / f64::max(all, 1.0), 1.0));
     }

@@ -1,11 +1,11 @@
-//! Through the buffer: everything is written to servers, and then they are told to drain it.
+//! Buffered: everything is written to servers, and then the servers drain it.
 
 use super::Ran;
 use super::ground::{FILLING, Ground, Process};
 use super::nodes;
 use super::scenario::{Point, Scenario};
 use super::variant::{Alpha, Way, order_word};
-use crate::bench::lot::Lot;
+use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
 use crate::view::Started;
 use forebay_client::blocking::{Client, File};
@@ -20,9 +20,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two looks at what is out.
-const GLANCE: Duration = Duration::from_millis(10);
-/// What all stores together have besides twice what is written, and the least of one.
+/// Poll interval for the drain.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Capacity of all stores beyond twice the written data, and the minimum of one.
 const SPARE: u64 = 128 << 20;
 const LEAST: u64 = 32 << 20;
 /// The largest write of the drain, in the modelled world.
@@ -41,34 +41,34 @@ pub(super) fn run(
         (0..scenario.jobs.len()).map(|job| servers.client(job)).collect::<Outcome<Vec<Client>>>()?;
     nodes::lay_out(scenario, point, &mut ground, &clients)?;
     fill(scenario, &ground, &clients)?;
-    // The same orders for every way.
-    let mut lot = Lot(scenario.seed.wrapping_add(u64::from(turn) << 32));
-    let order = lot.some(clients.len(), clients.len() as u32);
+    // The same job orders for every variant.
+    let mut rng = Rng(scenario.seed.wrapping_add(u64::from(turn) << 32));
+    let order = rng.some(clients.len(), clients.len() as u32);
     let begin = Instant::now();
     let mut tickets = Vec::new();
     for &job in &order {
-        let asked = begin.elapsed();
+        let requested = begin.elapsed();
         let report =
             clients[job as usize].drain(Some(PathBuf::from(format!("/job{job}")).as_path()), None)?;
         let ticket = report.ticket.ok_or_else(|| Failure::Failed("the drain was not begun".to_owned()))?;
-        tickets.push((job as usize, ticket.id, asked));
+        tickets.push((job as usize, ticket.id, requested));
     }
     let mut jobs = vec![0.0; clients.len()];
     while !tickets.is_empty() {
         if stop.load(Ordering::Relaxed) {
             return Err(Failure::Interrupted);
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
         let mut left = Vec::new();
-        for (job, id, asked) in tickets {
+        for (job, id, requested) in tickets {
             let report = clients[job].drain_ticket(id)?;
             match report.ticket {
                 Some(ticket) if ticket.failed + ticket.skipped > 0 => {
                     let why = report.status.failing.first().map_or("", |failing| failing.why.as_str());
                     return Err(Failure::Failed(format!("job {job} could not be drained: {why}")));
                 }
-                Some(ticket) if ticket.done => jobs[job] = (begin.elapsed() - asked).as_secs_f64(),
-                _ => left.push((job, id, asked)),
+                Some(ticket) if ticket.done => jobs[job] = (begin.elapsed() - requested).as_secs_f64(),
+                _ => left.push((job, id, requested)),
             }
         }
         tickets = left;
@@ -77,20 +77,20 @@ pub(super) fn run(
     Ok(Ran { jobs, bytes: scenario.bytes(point) })
 }
 
-/// Writes what all processes have, request by request, each of any process that has one left: processes that run side by
-/// side drift apart, and do not march in step.
+/// Writes the data of all processes, request by request, each of a random process that has one left: concurrent
+/// processes drift apart and do not run in lockstep.
 fn fill(scenario: &Scenario, ground: &Ground, clients: &[Client]) -> Outcome {
-    let request = scenario.here(scenario.request);
+    let request = scenario.real_bytes(scenario.request);
     let bytes = vec![FILLING; request as usize];
     let open = |process: &Process| {
         let path = ground.files[process.file].shown();
         Ok(clients[process.job].open(path, OpenOptions::WRITE)?)
     };
     let files = ground.processes.iter().map(open).collect::<Outcome<Vec<File>>>()?;
-    let (mut lot, mut at) = (Lot(scenario.seed), vec![0; files.len()]);
+    let (mut rng, mut at) = (Rng(scenario.seed), vec![0; files.len()]);
     let mut left: Vec<usize> = (0..files.len()).filter(|&one| ground.processes[one].len > 0).collect();
     while !left.is_empty() {
-        let place = lot.below(left.len() as u32) as usize;
+        let place = rng.below(left.len() as u32) as usize;
         let (process, done) = (&ground.processes[left[place]], &mut at[left[place]]);
         let count = request.min(process.len - *done);
         files[left[place]].pwrite(process.start + *done, &bytes[..count as usize])?;
@@ -102,7 +102,7 @@ fn fill(scenario: &Scenario, ground: &Ground, clients: &[Client]) -> Outcome {
     files.into_iter().try_for_each(|file| Ok(file.close()?))
 }
 
-/// The servers, in a process of their own. Dropping it ends them and removes what they had.
+/// The servers, in a separate process. Dropping it kills them and removes their data.
 struct Servers {
     dir: PathBuf,
     process: Child,
@@ -117,7 +117,8 @@ impl Servers {
         fs::write(&settings, settings_of(scenario, way))
             .map_err(|error| Failure::local("write", &settings, &error))?;
         let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
-        let capacity = ((2 * scenario.bytes(point) + SPARE) / u64::from(point.servers)).max(LEAST);
+        let servers = u64::from(point.servers);
+        let capacity = (2 * scenario.bytes(point) + SPARE).max(LEAST * servers);
         let mut command = Command::new(&program);
         command.args(["up", "--background", "--with-parent", "--memory", "--config"]).arg(&settings);
         command.arg("--store").arg(dir.join("store")).arg("--socket").arg(dir.join("sock"));
@@ -132,7 +133,7 @@ impl Servers {
         let servers = Servers { dir, process };
         let mut line = String::new();
         if let Some(stdout) = stdout {
-            // A server that ends instead says nothing here, and why in its log.
+            // A server that fails prints nothing to standard output; its log has the reason.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         if serde_json::from_str::<Started>(&line).is_ok() {
@@ -143,7 +144,7 @@ impl Servers {
         Err(Failure::Failed(format!("a server of the scenario did not start: {why}")))
     }
 
-    /// One of the processes of a job: it stands for all of them.
+    /// A client that stands for all processes of a job.
     fn client(&self, job: usize) -> Outcome<Client> {
         let (user, group) = ("bench".to_owned(), "bench".to_owned());
         let job = Job { label: format!("job{job}"), user, group, nodes: 1, priority: 1 };
@@ -154,7 +155,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // Nothing of it is to be kept.
+        // None of the data is kept.
         let _ = self.process.kill();
         let _ = self.process.wait();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
@@ -165,7 +166,7 @@ impl Drop for Servers {
     }
 }
 
-/// Nothing leaves before it is asked for.
+/// The settings of the servers: nothing is drained before it is requested.
 fn settings_of(scenario: &Scenario, way: &Way) -> String {
     let alpha = match way.alpha {
         Alpha::Fixed(count) => count.to_string(),

@@ -1,4 +1,4 @@
-//! Without a buffer: every process writes to the targets itself, all at once.
+//! Unbuffered: every process writes to the targets directly, all concurrently.
 
 use super::Ran;
 use super::ground::{FILLING, Ground};
@@ -13,7 +13,7 @@ pub(super) fn run(scenario: &Scenario, point: Point) -> Outcome<Ran> {
     let mut ground = Ground::new(scenario, point)?;
     ground.plan(scenario, point, |_, number, _| Ok(Name::new(format!("data{number}"))?))?;
     let backend = forebay_backend::open(&ground.modelled(scenario, point))?;
-    let request = vec![FILLING; scenario.here(scenario.request) as usize];
+    let request = vec![FILLING; scenario.real_bytes(scenario.request) as usize];
     let gate = Barrier::new(ground.processes.len() + 1);
     let ends = std::thread::scope(|scope| {
         let write = |number: usize| {
@@ -24,7 +24,8 @@ pub(super) fn run(scenario: &Scenario, point: Point) -> Outcome<Ran> {
         gate.wait();
         let begin = Instant::now();
         let ends = threads.into_iter().map(|thread| {
-            let end = thread.join().unwrap_or_else(|_| Err(Failure::Failed("a writer broke".to_owned())));
+            let end =
+                thread.join().unwrap_or_else(|_| Err(Failure::Failed("a writer thread panicked".to_owned())));
             end.map(|end| end.duration_since(begin).as_secs_f64())
         });
         ends.collect::<Outcome<Vec<f64>>>()
@@ -37,7 +38,7 @@ pub(super) fn run(scenario: &Scenario, point: Point) -> Outcome<Ran> {
     Ok(Ran { jobs: (0..scenario.jobs.len()).map(of).collect(), bytes: scenario.bytes(point) })
 }
 
-/// One process, from when all begin; says when it was done.
+/// One process, from the common start; returns when it was done.
 fn process(
     backend: &dyn Backend,
     ground: &Ground,

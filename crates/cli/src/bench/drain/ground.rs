@@ -1,4 +1,4 @@
-//! Targets in memory, files on them that are still empty, and who writes what of which file.
+//! Targets in memory, empty files on them, and which process writes which part of which file.
 
 use super::scenario::{Pattern, Point, Scenario};
 use crate::failure::{Failure, Outcome};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// All bytes of all files.
+/// The value of all bytes in all files.
 pub(super) const FILLING: u8 = 0x5a;
-/// So much is compared at once.
+/// Bytes compared at once.
 const LOOK: usize = 8 << 20;
 
-/// What a process writes: a piece of a file, request by request.
+/// The data of one process: a part of a file, request by request.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) job: usize,
@@ -22,20 +22,20 @@ pub(super) struct Process {
     pub(super) len: u64,
 }
 
-/// A file, by the names on its path.
+/// A file and the names on its path.
 pub(super) struct Planned {
     pub(super) path: Vec<Name>,
     pub(super) size: u64,
 }
 
 impl Planned {
-    /// As clients name it.
+    /// The path as clients use it.
     pub(super) fn shown(&self) -> String {
         self.path.iter().map(|name| format!("/{name}")).collect()
     }
 }
 
-/// Everything that a run needs behind. Dropping it removes it.
+/// The back end of a run. Dropping it removes it.
 pub(super) struct Ground {
     dir: TempDir,
     stripes: String,
@@ -45,7 +45,7 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Targets, and a directory for each job.
+    /// Creates targets, and a directory for each job.
     pub(super) fn new(scenario: &Scenario, point: Point) -> Outcome<Ground> {
         let memory = PathBuf::from("/dev/shm");
         let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -65,7 +65,7 @@ impl Ground {
         Ok(Ground { dir, stripes, plain, files: Vec::new(), processes: Vec::new() })
     }
 
-    /// The modelled back end, by its name.
+    /// The address of the modelled back end.
     pub(super) fn modelled(&self, scenario: &Scenario, point: Point) -> String {
         format!("{}:{}", scenario.model(point), self.stripes)
     }
@@ -74,7 +74,8 @@ impl Ground {
         self.dir.path()
     }
 
-    /// Makes the files, all of them empty. Processes are dealt to nodes in turn; `name` says what the file of a job with a number is called that begins on a node.
+    /// Creates all files, empty. Processes are assigned to nodes in turn; `name` names the file of a job that
+    /// begins on a node.
     pub(super) fn plan(
         &mut self,
         scenario: &Scenario,
@@ -82,7 +83,7 @@ impl Ground {
         mut name: impl FnMut(usize, u32, u16) -> Outcome<Name>,
     ) -> Outcome {
         for (number, job) in scenario.jobs.iter().enumerate() {
-            let (count, len) = (job.processes.unwrap_or(point.processes), scenario.here(job.size));
+            let (count, len) = (job.processes.unwrap_or(point.processes), scenario.real_bytes(job.size));
             for process in 0..count {
                 let node = (process % u32::from(point.servers)) as u16;
                 let mut file = |size: u64| {
@@ -100,13 +101,13 @@ impl Ground {
         Ok(())
     }
 
-    /// A file over its targets, in turn from one that is not where the one before began.
+    /// Creates a file over its targets, in turn; it does not begin on the target of the file before.
     fn file(&mut self, scenario: &Scenario, point: Point, path: Vec<Name>, size: u64) -> Outcome<usize> {
         let count = scenario.stripes.unwrap_or(point.targets).min(point.targets);
         let first = self.files.len() as u32;
         let layout = Layout {
             targets: (0..count).map(|stripe| (first + stripe) % point.targets).collect(),
-            stripe: scenario.here(scenario.stripe),
+            stripe: scenario.real_bytes(scenario.stripe),
         };
         let creation = Creation { owner: me(), mode: 0o644, stripes: None };
         drop(self.plain.create_on(&path, &creation, &layout)?);
@@ -114,13 +115,16 @@ impl Ground {
         Ok(self.files.len() - 1)
     }
 
-    /// Everything has to be there in the end.
+    /// Verifies that all data is in the back end.
     pub(super) fn check(&self) -> Outcome {
         for file in &self.files {
             let found = self.plain.find(&file.path)?.map(|found| found.version.size);
             if found != Some(file.size) {
-                let text =
-                    format!("{} should have {} bytes behind, and has {found:?}", file.shown(), file.size);
+                let text = format!(
+                    "{} should have {} bytes in the back end, and has {found:?}",
+                    file.shown(),
+                    file.size
+                );
                 return Err(Failure::Failed(text));
             }
             let object = self.plain.open(&file.path)?;
@@ -129,10 +133,7 @@ impl Ground {
                 let count = object.read_at(at, &mut bytes)?;
                 if let Some(wrong) = bytes[..count].iter().position(|byte| *byte != FILLING) {
                     let place = at + wrong as u64;
-                    return Err(Failure::Failed(format!(
-                        "{} is not what was written at {place}",
-                        file.shown()
-                    )));
+                    return Err(Failure::Failed(format!("{} has wrong data at {place}", file.shown())));
                 }
             }
         }

@@ -1,18 +1,19 @@
-//! `bench drain`: what the order of a drain is worth, with real servers and real bytes on modelled targets.
+//! `bench drain`: compares drain orders, with real servers and real data on modelled targets.
 //!
 //! ```text
-//! scenario   what a file says: targets, processes, jobs, and the ways that are compared
-//! variant    a way: straight to the targets, or drained in some order
-//! ground     targets in memory, and who writes what of which file
-//! direct     every process writes to the targets itself
-//! nodes      which server is whose: each buffers what the processes of its node write
+//! scenario   reads a scenario: targets, processes, jobs, and the variants to compare
+//! variant    a variant: direct to the targets, or drained in some order
+//! ground     targets in memory, and which process writes which part of which file
+//! direct     every process writes to the targets directly
+//! nodes      assigns servers to nodes: each buffers what the processes of its node write
 //! buffered   everything is written to servers, and drained
-//! report     a table, JSON, a picture
-//! bars       whether it is as good as it should be
+//! report     a table, JSON, a chart
+//! bars       checks of the results
 //! ```
 //!
-//! **Invariant**: all ways of a scenario write the same bytes to files of the same layout, on targets that are modelled the
-//! same; bandwidths and times are those of the modelled world.
+//! **Invariant**: all variants of a scenario write the same data to files of the same layout, on targets with
+//! the same
+//! model; bandwidths and times are those of the modelled world.
 
 mod bars;
 mod buffered;
@@ -34,11 +35,12 @@ use scenario::{Point, Scenario};
 use std::sync::atomic::AtomicBool;
 use variant::Variant;
 
-/// Three jobs of very different sizes, for the demo: large enough that the order shows, and not the time to begin and end.
+/// Three jobs of very different sizes, for the demo: large enough that the order matters more than start and
+/// end.
 const DEMO: &str = "compare = ['arrival', 'trio quantum=8MiB']\ntargets = 4\nprocesses = 16\ngrain = 64\n\
                     [[job]]\nsize = '12MiB'\n[[job]]\nsize = '48MiB'\n[[job]]\nsize = '192MiB'\n";
 
-/// The same data of three jobs drained as it came, and as the arbiter likes.
+/// Drains the same data of three jobs in order of arrival, and as the arbiter chooses.
 pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
     let scenario = scenario::read(&File { name: "the demo", text: DEMO })?;
     let mut measured = Vec::new();
@@ -47,7 +49,7 @@ pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
             measured.push(measure(&scenario, point, variant, stop)?);
         }
     }
-    Ok(Report::new(&scenario, &measured).told())
+    Ok(Report::new(&scenario, &measured).summary())
 }
 
 #[derive(Args)]
@@ -56,14 +58,14 @@ pub(crate) struct Drain {
     frame: Frame,
 }
 
-/// What one run came to, in the time and bytes of this machine.
+/// The result of one run, in the time and bytes of this machine.
 struct Ran {
-    /// From when each job's bytes were asked to leave until they were out, in seconds.
+    /// Seconds from the drain request of each job until it was drained.
     jobs: Vec<f64>,
     bytes: u64,
 }
 
-/// All runs of a way at a point.
+/// All runs of a variant at a point.
 struct Measured {
     point: Point,
     variant: Variant,
@@ -79,7 +81,7 @@ impl Drain {
             for variant in &scenario.compare {
                 let Point { pattern, targets, processes, servers } = point;
                 let word = pattern.word();
-                self.frame.say(format_args!(
+                self.frame.progress(format_args!(
                     "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
                 ));
                 measured.push(measure(&scenario, point, variant, &stop)?);
@@ -96,7 +98,7 @@ fn measure(scenario: &Scenario, point: Point, variant: &Variant, stop: &AtomicBo
         Variant::Direct => direct::run(scenario, point),
         Variant::Drain(way) => buffered::run(scenario, point, way, turn, stop),
     };
-    // Whoever writes at once comes in no order.
+    // Direct writers run concurrently, so there is no job order to vary.
     let turns = if *variant == Variant::Direct { 1 } else { scenario.orders };
     let runs = (0..turns).map(run).collect::<Outcome<Vec<Ran>>>()?;
     Ok(Measured { point, variant: variant.clone(), runs })

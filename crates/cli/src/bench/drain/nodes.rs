@@ -1,4 +1,4 @@
-//! A node has some of the processes, and a server that buffers what they write.
+//! A node has some of the processes, and a server that buffers their data.
 
 use super::ground::Ground;
 use super::scenario::{Pattern, Point, Scenario};
@@ -6,13 +6,13 @@ use crate::failure::{Failure, Outcome};
 use forebay_client::blocking::Client;
 use forebay_model::{Name, ServerId, Striping};
 
-/// Names that are tried before it is given up that one belongs to a server.
+/// Maximum number of names tried to find one that belongs to a server.
 const TRIES: u32 = 10_000;
-/// The least that servers take for a stripe.
+/// The smallest stripe that servers accept.
 const LEAST: u64 = 64 << 10;
 
-/// Makes the files of all jobs such that every process writes to the server of its node: files of their own lie whole on
-/// it, and a shared one changes servers with every process.
+/// Creates the files of all jobs such that every process writes to the server of its node: a file per process
+/// lies whole on it, and a shared file changes servers with every process.
 pub(super) fn lay_out(scenario: &Scenario, point: Point, ground: &mut Ground, clients: &[Client]) -> Outcome {
     if point.servers < 2 {
         return ground.plan(scenario, point, |_, number, _| Ok(Name::new(format!("data{number}"))?));
@@ -21,7 +21,7 @@ pub(super) fn lay_out(scenario: &Scenario, point: Point, ground: &mut Ground, cl
     let servers: Vec<ServerId> = members.servers().collect();
     let mut dirs = Vec::new();
     for (number, (job, client)) in scenario.jobs.iter().zip(clients).enumerate() {
-        let stripe = scenario.here(job.size).max(LEAST);
+        let stripe = scenario.real_bytes(job.size).max(LEAST);
         let striping = match point.pattern {
             Pattern::PerProcess => Striping { width: 1, stripe },
             Pattern::Shared => Striping { width: 0, stripe },
@@ -46,7 +46,7 @@ pub(super) fn lay_out(scenario: &Scenario, point: Point, ground: &mut Ground, cl
     Ok(())
 }
 
-/// A name whose bytes begin on a server.
+/// A name whose data begins on a given server.
 fn name_on(number: u32, is_there: impl Fn(&Name) -> bool) -> Outcome<Name> {
     for other in 0..TRIES {
         let name = Name::new(format!("data{number}.{other}"))?;
@@ -54,5 +54,5 @@ fn name_on(number: u32, is_there: impl Fn(&Name) -> bool) -> Outcome<Name> {
             return Ok(name);
         }
     }
-    Err(Failure::Failed(format!("of {TRIES} names none belongs to the server that is meant")))
+    Err(Failure::Failed(format!("none of {TRIES} names belongs to the requested server")))
 }

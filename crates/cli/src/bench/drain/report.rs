@@ -1,4 +1,4 @@
-//! What a scenario came to: a table, JSON, a picture.
+//! The result of a scenario: a table, JSON, a chart.
 
 use super::bars::{Bar, bars};
 use super::scenario::{Point, Scenario};
@@ -15,11 +15,11 @@ use std::fmt;
 pub(super) struct Report {
     title: String,
     device: String,
-    /// So many modelled bytes are one here.
+    /// Modelled bytes per real byte.
     grain: u32,
     orders: u32,
     runs: Vec<Row>,
-    /// Whether it is as good as it should be, where this scenario tells.
+    /// The checks that apply to this scenario.
     bars: Vec<Bar>,
     #[serde(skip)]
     points: Vec<Point>,
@@ -27,26 +27,26 @@ pub(super) struct Report {
     variants: Vec<Variant>,
 }
 
-/// One way at one point.
+/// One variant at one point.
 #[derive(Serialize)]
 pub(super) struct Row {
     pattern: &'static str,
     targets: u32,
     processes: u32,
     servers: u16,
-    /// So many times slower than the device is everything here.
+    /// Factor by which the model is slower than the device.
     slower: f64,
     #[serde(rename = "way")]
     name: String,
-    /// Bytes a second, on average over the runs.
+    /// Bytes per second, on average over the runs.
     pub(super) bandwidth: f64,
-    /// As a part of what the targets can take at best.
+    /// As a share of the highest bandwidth of the targets.
     pub(super) of_best: f64,
-    /// Seconds until a job's bytes are out, on average over jobs and runs.
+    /// Seconds until a job is drained, on average over jobs and runs.
     pub(super) mean_job_seconds: f64,
-    /// Seconds until everything is out, on average over the runs.
+    /// Seconds until everything is drained, on average over the runs.
     pub(super) total_seconds: f64,
-    /// Of each run, seconds from the first request until the last byte was out, job by job.
+    /// For each run, seconds from the first request until the last byte was drained, per job.
     pub(super) response_seconds: Vec<Vec<f64>>,
     #[serde(skip)]
     pub(super) point: Point,
@@ -80,30 +80,31 @@ impl Report {
         }
     }
 
-    /// In short, for the demo.
-    pub(super) fn told(self) -> Vec<DrainedReport> {
-        let told = |row: Row| DrainedReport {
+    /// The summary for the demo.
+    pub(super) fn summary(self) -> Vec<DrainedReport> {
+        let report = |row: Row| DrainedReport {
             order: row.name,
             bandwidth: row.bandwidth,
             of_best: row.of_best,
             jobs: row.response_seconds.into_iter().next().unwrap_or_default(),
         };
-        self.runs.into_iter().map(told).collect()
+        self.runs.into_iter().map(report).collect()
     }
 
     fn row(&self, point: Point, variant: &Variant) -> Option<&Row> {
         self.runs.iter().find(|row| row.point == point && row.variant == *variant)
     }
 
-    /// Bandwidth and job time by point, and how many jobs were out when at the last point.
+    /// Bandwidth and job time by point, and the distribution of job times at the last point.
     pub(super) fn picture(&self) -> String {
         let mut scenes = vec![
             self.bars_of("bandwidth", "GB/s", |row| row.bandwidth / 1e9),
-            self.bars_of("until all is out", "seconds", |row| row.total_seconds),
+            self.bars_of("until all is drained", "seconds", |row| row.total_seconds),
         ];
         if self.runs.iter().any(|row| row.response_seconds[0].len() > 1) {
-            scenes
-                .push(self.bars_of("until a job is out, on average", "seconds", |row| row.mean_job_seconds));
+            scenes.push(
+                self.bars_of("until a job is drained, on average", "seconds", |row| row.mean_job_seconds),
+            );
             scenes.push(self.curve());
         }
         svg::alone(&Scene::grid(&self.title, scenes, 2))
@@ -128,10 +129,10 @@ impl Report {
         chart.scene()
     }
 
-    /// How many jobs were out by when, over all runs at the last point.
+    /// The number of drained jobs over time, over all runs at the last point.
     fn curve(&self) -> Scene {
         let mut chart = Chart {
-            title: "jobs that are out, of all".to_owned(),
+            title: "drained jobs, of all".to_owned(),
             x: "seconds".to_owned(),
             y: "jobs".to_owned(),
             y_top: Some(1.05),
@@ -156,7 +157,7 @@ impl Report {
         chart.scene()
     }
 
-    /// What tells a point from the others.
+    /// The label that distinguishes a point from the others.
     fn label(&self, point: Point) -> String {
         let varies = |of: fn(&Point) -> u32| self.points.iter().any(|other| of(other) != of(&self.points[0]));
         let mut words = vec![point.pattern.word().to_owned()];
@@ -201,7 +202,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.title)?;
         let head =
-            ["", "targets", "processes", "servers", "way", "MB/s", "of the best", "mean job", "all out"];
+            ["", "targets", "processes", "servers", "way", "MB/s", "of the best", "mean job", "all drained"];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.runs.iter().map(|row| {
             [

@@ -1,4 +1,4 @@
-//! What a scenario says: targets, processes, and which ways to storage are compared.
+//! Reads a scenario: targets, processes, and the variants to compare.
 
 use super::variant::Variant;
 use crate::failure::{Failure, Outcome};
@@ -11,15 +11,15 @@ const MOST_PROCESSES: u32 = 1024;
 const MOST_SERVERS: u32 = 16;
 const MOST_JOBS: usize = 64;
 const MOST_SLOWER: u32 = 1 << 20;
-/// What all processes write at most, in bytes of this machine.
+/// Maximum of the data of all processes, in real bytes.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// Who writes what.
+/// How processes divide data between files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pattern {
     /// Every process has a file.
     PerProcess,
-    /// The processes of a job have a segment of one file each.
+    /// The processes of a job each have a segment of one file.
     Shared,
 }
 
@@ -35,38 +35,38 @@ impl Pattern {
 /// A job of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobPlan {
-    /// Its processes, if they are not those of the point.
+    /// Its processes, if they differ from those of the point.
     pub(super) processes: Option<u32>,
-    /// What each of them writes, in bytes of the modelled world.
+    /// Modelled bytes that each process writes.
     pub(super) size: Bytes,
 }
 
-/// A scenario. Sizes are those of the modelled world, in which a byte of this one stands for `grain`.
+/// A scenario. Sizes are modelled; a real byte stands for `grain` modelled ones.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) title: String,
     pub(super) device: String,
-    /// For each number of targets.
+    /// One value per number of targets.
     slower: Vec<f64>,
     pub(super) grain: u32,
-    /// For each number of processes.
+    /// One value per number of processes.
     servers: Vec<u16>,
     pub(super) patterns: Vec<Pattern>,
     pub(super) compare: Vec<Variant>,
-    /// One point after the other.
+    /// The numbers of targets, one point after the other.
     pub(super) targets: Vec<u32>,
     pub(super) processes: Vec<u32>,
-    /// Over so many targets a file lies; over all if not given.
+    /// Targets per file; all if not given.
     pub(super) stripes: Option<u32>,
     pub(super) stripe: Bytes,
     pub(super) request: Bytes,
     pub(super) jobs: Vec<JobPlan>,
-    /// As often, with the jobs in another order each time.
+    /// Number of repetitions, each with another order of the jobs.
     pub(super) orders: u32,
     pub(super) seed: u64,
 }
 
-/// One measurement of a scenario, but for the way.
+/// The parameters of a measurement, except the variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Point {
     pub(super) pattern: Pattern,
@@ -98,24 +98,25 @@ impl Scenario {
         points
     }
 
-    /// What a size of the modelled world is here.
-    pub(super) fn here(&self, size: Bytes) -> u64 {
+    /// A modelled size in real bytes.
+    pub(super) fn real_bytes(&self, size: Bytes) -> u64 {
         size.0 / u64::from(self.grain)
     }
 
-    /// Everything that is written at a point, in bytes of this machine.
+    /// The data written at a point, in real bytes.
     pub(super) fn bytes(&self, point: Point) -> u64 {
-        let job = |job: &JobPlan| u64::from(job.processes.unwrap_or(point.processes)) * self.here(job.size);
+        let job =
+            |job: &JobPlan| u64::from(job.processes.unwrap_or(point.processes)) * self.real_bytes(job.size);
         self.jobs.iter().map(job).sum()
     }
 
-    /// So many times slower than the device is everything at a point.
+    /// The factor by which everything at a point is slower than the device.
     pub(super) fn slower(&self, point: Point) -> f64 {
         let places = self.targets.iter().position(|&targets| targets == point.targets);
         places.and_then(|place| self.slower.get(place)).copied().unwrap_or(1.0)
     }
 
-    /// How the modelled targets of a point are written, without what holds their bytes.
+    /// The address prefix of the modelled targets of a point, without the back end that stores their data.
     pub(super) fn model(&self, point: Point) -> String {
         format!("model:{},slower={},grain={}", self.device, self.slower(point), self.grain)
     }
@@ -181,15 +182,18 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
     Ok(scenario)
 }
 
-/// Whether what was said goes together.
+/// Checks that the values fit together.
 fn sound(scenario: &Scenario, top: &Table<'_>) -> Result<(), Error> {
     let wrong = |key: &str, text: String| Err(top.at(&(0..0), key, text));
     if !(1..=MOST_JOBS).contains(&scenario.jobs.len()) {
         return wrong("job", format!("1 to {MOST_JOBS} of them"));
     }
     for (key, size) in [("stripe", scenario.stripe), ("request", scenario.request)] {
-        if scenario.here(size) < 512 {
-            return wrong(key, format!("{size} in grains of {} are less than 512 B here", scenario.grain));
+        if scenario.real_bytes(size) < 512 {
+            return wrong(
+                key,
+                format!("{size} in grains of {} are less than 512 real bytes", scenario.grain),
+            );
         }
     }
     if let Some(job) = scenario.jobs.iter().find(|job| job.size.0 < scenario.request.0) {
@@ -199,7 +203,7 @@ fn sound(scenario: &Scenario, top: &Table<'_>) -> Result<(), Error> {
         Some(most) if most > MOST_BYTES => wrong(
             "size",
             format!(
-                "{} of this machine are more than {}: choose a larger grain",
+                "{} of real data are more than {}: choose a larger grain",
                 Bytes(most),
                 Bytes(MOST_BYTES)
             ),
@@ -228,7 +232,7 @@ fn patterns(value: &Value<'_>) -> Result<Vec<Pattern>, Error> {
     value.texts()?.iter().map(one).collect()
 }
 
-/// A list of numbers, or one.
+/// A number or a list of numbers.
 fn counts(value: Option<Value<'_>>, usual: u32, most: u32) -> Result<Vec<u32>, Error> {
     let Some(value) = value else { return Ok(vec![usual]) };
     match value.texts() {
@@ -245,7 +249,7 @@ fn counts_of(value: &Value<'_>, most: u32) -> Result<Vec<u32>, Error> {
     value.texts()?.iter().map(one).collect()
 }
 
-/// One number for each of so many things, or one for all of them.
+/// One number for each of `count` things, or one for all of them.
 fn for_each(value: Option<Value<'_>>, most: u32, count: usize, of: &str) -> Result<Vec<u32>, Error> {
     let Some(value) = value else { return Ok(vec![1; count]) };
     let numbers = match value.texts().is_ok() {
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn scenario_is_read() {
         let text = "compare = ['direct', 'trio fcfs']\npatterns = ['N:1', 'N:N']\nsize = '256MiB'\ngrain = 64\n\
                     targets = [4, 8]\nslower = [2, 3]\nprocesses = 32\nservers = 2\n[[job]]\n[[job]]\nprocesses = 2\nsize = '1GiB'\n";
         let read = scenario(text).unwrap();
@@ -280,25 +284,25 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_told() {
+    fn invalid_scenarios_are_reported() {
         let base = "compare = ['trio']\nsize = '4MiB'\n";
-        for (text, says) in [
+        for (text, expected) in [
             ("size = '4MiB'".to_owned(), "compare: missing"),
             ("compare = ['trio']".to_owned(), "size: missing"),
-            (format!("{base}device = 'floppy'"), "no modelled device"),
+            (format!("{base}device = 'floppy'"), "unknown modelled device"),
             (format!("{base}patterns = ['N:M']"), "N:M"),
             (format!("{base}targets = [0]"), "0 is not a whole number from 1"),
             (format!("{base}targets = [4, 8]\nslower = [2]"), "one for each number of targets"),
             (format!("{base}servers = [2, 4]"), "one for each number of processes"),
             (format!("{base}servers = 17"), "17 is not a whole number from 1 to 16"),
-            (format!("{base}grain = 4096"), "less than 512 B"),
+            (format!("{base}grain = 4096"), "less than 512 real bytes"),
             (format!("{base}request = '8MiB'"), "less than one request"),
             (format!("{base}processes = 1024\n[[job]]\nsize = '1GiB'"), "larger grain"),
             (format!("{base}speed = 1"), "not a known key"),
             ("compare = ['fast']\nsize = '4MiB'".to_owned(), "fast"),
         ] {
-            let told = scenario(&text).unwrap_err().to_string();
-            assert!(told.contains(says), "{text}: {told}");
+            let error = scenario(&text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The ways to storage that are compared.
+//! The variants that are compared.
 
 use forebay_model::Bytes;
 use forebay_policy::arbiter::Choice;
@@ -13,22 +13,22 @@ const ORDERS: [(&str, Order); 4] = [
     ("trio", Order::Trio),
 ];
 
-/// A way to storage.
+/// How data reaches the targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Variant {
-    /// Every process writes to the targets itself.
+    /// Every process writes to the targets directly.
     Direct,
     /// Everything is buffered, and drained.
     Drain(Way),
 }
 
-/// How what was buffered is drained.
+/// How buffered data is drained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Way {
     pub(super) order: Order,
     pub(super) choice: Choice,
     pub(super) alpha: Alpha,
-    /// A grant lasts for so much, in bytes of the modelled world.
+    /// Size of a grant, in modelled bytes.
     pub(super) quantum: Option<Bytes>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Alpha {
 }
 
 impl Variant {
-    /// Whether it is an order as it is usually set.
+    /// Whether it is the default configuration of an order.
     pub(super) fn is_plain(&self, order: Order) -> bool {
         *self == Variant::Drain(Way::plain(order))
     }
@@ -51,12 +51,12 @@ impl Way {
         Way { order, choice: Choice::Sjf, alpha: Alpha::Fixed(2), quantum: None }
     }
 
-    /// The same but for α.
+    /// The same with the default α.
     pub(super) fn but_for_alpha(&self) -> Way {
         Way { alpha: Alpha::Fixed(2), ..self.clone() }
     }
 
-    /// The same but for the choice.
+    /// The same with the default choice.
     pub(super) fn but_for_choice(&self) -> Way {
         Way { choice: Choice::Sjf, ..self.clone() }
     }
@@ -68,7 +68,7 @@ impl FromStr for Variant {
     fn from_str(text: &str) -> Result<Variant, String> {
         let help = || {
             format!(
-                "\"{text}\" is no way to storage: write direct, arrival, offset, target or trio, and behind trio fcfs, \
+                "\"{text}\" is no variant: write direct, arrival, offset, target or trio, and after trio fcfs, \
                  alpha=N, alpha=learnt or quantum=SIZE"
             )
         };
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_are_read_as_they_are_shown() {
+    fn variants_are_parsed_as_displayed() {
         for text in [
             "direct",
             "arrival",

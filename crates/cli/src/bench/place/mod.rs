@@ -1,11 +1,11 @@
-//! `bench place`: what placement is worth, in a model of resources that are shared.
+//! `bench place`: compares placements in a model of shared resources.
 //!
 //! ```text
-//! scenario   what a file says: a system, a job, how often
-//! play       one repetition: other nodes, other jobs in the way, each placement in turn
-//! real       the same with real bytes on modelled targets
+//! scenario   reads a scenario: a system, a job, repetitions
+//! play       one repetition: other nodes, other competing jobs, each placement in turn
+//! real       the same with real data on modelled targets
 //! report     a table and JSON
-//! picture    in the manner of the paper's figures
+//! picture    charts like the paper's figures
 //! ```
 
 mod picture;

@@ -1,13 +1,14 @@
-//! A scenario in the manner of the paper's figures.
+//! Charts of a scenario like the paper's figures.
 
 use super::report::{Measured, Report, Run};
 use crate::draw::chart::{Chart, Scene, Shape};
 use crate::draw::svg;
 
-/// Most numbers of nodes whose runs are drawn one by one.
+/// Maximum number of node counts whose runs are drawn one by one.
 const MOST: usize = 6;
 
-/// Bandwidth (Figs 5 and 8), gain (Figs 6 and 9), time (Fig. 7) and deviation by nodes, then the gain of each run (Fig. 4).
+/// Bandwidth (Figs 5 and 8), gain (Figs 6 and 9), time (Fig. 7) and deviation by nodes, then the gain of each
+/// run (Fig. 4).
 pub(super) fn picture(report: &Report) -> String {
     let mut scenes = vec![
         bandwidth(report).scene(),
@@ -54,7 +55,7 @@ fn bandwidth(report: &Report) -> Chart {
     })
 }
 
-/// What balanced placement is compared with: the best that can be had without choosing targets.
+/// The baseline of balanced placement: the best without a choice of targets.
 fn other(run: Option<&Run>) -> &'static str {
     run.and_then(|run| run.variants.iter().rev().nth(1)).map_or("", |other| other.placement)
 }
@@ -65,7 +66,7 @@ fn gain(report: &Report) -> Chart {
     by_nodes(report, &title, false, last, &|one| one.gain_over_previous.max(0.0))
 }
 
-/// Bars begin at zero: a loss is told by the title.
+/// The gain of each run. Bars begin at zero; the title reports a loss.
 fn each_run(run: &Run) -> Chart {
     let mean = |rates: &Vec<f64>| rates.iter().sum::<f64>() / rates.len() as f64;
     let means = |one: &Measured| one.repetitions.iter().map(mean).collect::<Vec<f64>>();

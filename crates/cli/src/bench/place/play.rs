@@ -1,18 +1,18 @@
-//! One repetition: other nodes, other jobs in the way, each placement in turn.
+//! One repetition: other nodes, other competing jobs, each placement in turn.
 
 use super::scenario::{Pattern, Scenario};
-use crate::bench::lot::Lot;
+use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
 use forebay_policy::place::{Flow, Job, Ledger, Limits, Pattern as Files, Shape, Writer, place, seconds};
 use std::sync::Arc;
 
-/// Stripes of a shared file of which nobody thought.
+/// Stripes of a shared file with the default layout.
 pub(super) const USUAL: usize = 4;
 
 /// How files are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Variant {
-    /// Each file begins at a random target; shared ones have four stripes of one MiB.
+    /// Each file begins at a random target; shared files have four stripes of one MiB.
     Default,
     /// A shared file has a stripe for each writer, on random targets.
     Optimised,
@@ -21,7 +21,7 @@ pub(super) enum Variant {
 }
 
 impl Variant {
-    /// Those that a pattern has, in the order in which they are compared.
+    /// The variants of a pattern, in the order in which they are compared.
     pub(super) fn all(pattern: Pattern) -> &'static [Variant] {
         match pattern {
             Pattern::PerProcess => &[Variant::Default, Variant::Balanced],
@@ -38,42 +38,42 @@ impl Variant {
     }
 }
 
-/// What one number of nodes came to: bytes a second by variant, run and repetition.
+/// The result for one number of nodes: bytes per second by variant, run and repetition.
 pub(super) struct Played {
     pub(super) nodes: u32,
     pub(super) variants: Vec<(Variant, Vec<Vec<f64>>)>,
 }
 
-/// The chances of one repetition.
-fn lot(seed: u64, nodes: u32, run: u32, repetition: u32) -> Lot {
-    let mut lot = Lot(seed);
+/// The random generator of one repetition.
+fn rng(seed: u64, nodes: u32, run: u32, repetition: u32) -> Rng {
+    let mut rng = Rng(seed);
     for part in [nodes, run, repetition] {
-        lot.0 = lot.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
-        lot.below(1);
+        rng.0 = rng.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
+        rng.below(1);
     }
-    lot
+    rng
 }
 
 pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
     let variants = Variant::all(scenario.pattern);
     let topology = Arc::new(scenario.topology.clone());
     let all = topology.description().clients.len() as u32;
-    // The same nodes for all repetitions of a run, as a batch system gives them.
+    // All repetitions of a run use the same nodes, as a batch system assigns them.
     let given = |nodes: u32, run: u32| {
-        let mut lot = lot(scenario.seed, nodes, run, 0);
+        let mut rng = rng(scenario.seed, nodes, run, 0);
         let together = scenario.together;
-        let pieces = lot.some(nodes.div_ceil(together) as usize, all.div_ceil(together));
+        let pieces = rng.some(nodes.div_ceil(together) as usize, all.div_ceil(together));
         let given = pieces.iter().flat_map(|piece| piece * together..((piece + 1) * together).min(all));
         let mut given: Vec<u32> = given.take(nodes as usize).collect();
-        // The last piece may be short: whoever lacks a node takes one twice.
+        // The last piece may be short: a missing node is replaced by using another one twice.
         given.extend_from_within(..(nodes as usize - given.len()).min(given.len()));
         given
     };
     let once = |nodes: u32, run: u32, repetition: u32, variant: Variant| {
         let job = u64::from(nodes) << 32 | u64::from(run);
         let ledger = Ledger::new(topology.clone(), scenario.weights, job);
-        let lot = lot(scenario.seed, nodes, run, repetition + 1);
-        Repetition { scenario, given: given(nodes, run), lot, ledger, variant }.bandwidth()
+        let rng = rng(scenario.seed, nodes, run, repetition + 1);
+        Repetition { scenario, given: given(nodes, run), rng, ledger, variant }.bandwidth()
     };
     let mut played = Vec::new();
     for &nodes in &scenario.nodes {
@@ -92,13 +92,13 @@ struct Repetition<'a> {
     scenario: &'a Scenario,
     /// The nodes of the job.
     given: Vec<u32>,
-    lot: Lot,
+    rng: Rng,
     ledger: Ledger,
     variant: Variant,
 }
 
 impl Repetition<'_> {
-    /// Bytes a second over all phases.
+    /// Bytes per second over all phases.
     fn bandwidth(mut self) -> Outcome<f64> {
         let processes = self.scenario.processes;
         let writers: Vec<u32> =
@@ -112,18 +112,18 @@ impl Repetition<'_> {
                 Pattern::Shared => self.shared(&writers, targets)?,
             });
             spent += seconds(&self.scenario.topology, &self.scenario.rates, &flows)
-                .ok_or_else(|| Failure::Failed("a node has no way to a target".to_owned()))?;
+                .ok_or_else(|| Failure::Failed("a node has no path to a target".to_owned()))?;
         }
         let bytes = self.scenario.size.0 as f64 * writers.len() as f64 * f64::from(self.scenario.phases);
         Ok(bytes / spent.max(f64::MIN_POSITIVE))
     }
 
-    /// What other jobs write meanwhile: the same for each variant, because nobody knows it beforehand.
+    /// The writes of competing jobs: the same for each variant, because placement cannot know them beforehand.
     fn others(&mut self, writers: usize, targets: u32) -> Vec<Flow> {
         let nodes = self.scenario.topology.description().clients.len() as u32;
         let count = (writers as f64 * self.scenario.noise) as u32;
         let flow = |number: u32| {
-            let (client, target) = (self.lot.below(nodes), self.lot.below(targets));
+            let (client, target) = (self.rng.below(nodes), self.rng.below(targets));
             Flow {
                 writer: u32::MAX - number,
                 client,
@@ -157,7 +157,7 @@ impl Repetition<'_> {
     fn own(&mut self, writers: &[u32], targets: u32) -> Outcome<Vec<Flow>> {
         let chosen = match self.variant {
             Variant::Balanced => self.plan(writers, Files::PerProcess)?.concat(),
-            _ => writers.iter().map(|_| self.lot.below(targets)).collect(),
+            _ => writers.iter().map(|_| self.rng.below(targets)).collect(),
         };
         let bytes = self.scenario.size.0 as f64;
         let flow = |(number, (&client, &target)): (usize, (&u32, &u32))| Flow {
@@ -170,16 +170,16 @@ impl Repetition<'_> {
         Ok(writers.iter().zip(&chosen).enumerate().map(flow).collect())
     }
 
-    /// A shared file: each writer's block lies in its stripe, or over all of them if those are small.
+    /// A shared file: each writer's block lies in its stripe, or over all stripes if those are small.
     fn shared(&mut self, writers: &[u32], targets: u32) -> Outcome<Vec<Flow>> {
         let stripes = match self.variant {
             Variant::Balanced => self.plan(writers, Files::Shared)?.concat(),
             Variant::Optimised => {
                 let most = targets.min(Limits::LUSTRE.stripes) as usize;
                 let together = writers.len().div_ceil(writers.len().min(most));
-                self.lot.some(writers.len().div_ceil(together), targets)
+                self.rng.some(writers.len().div_ceil(together), targets)
             }
-            Variant::Default => self.lot.some(USUAL, targets),
+            Variant::Default => self.rng.some(USUAL, targets),
         };
         let bytes = self.scenario.size.0 as f64;
         let together = writers.len().div_ceil(stripes.len());

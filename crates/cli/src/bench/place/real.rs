@@ -1,8 +1,8 @@
-//! The same with real bytes, on targets in memory that are as slow as a model says.
+//! The same with real data, on targets in memory that are slowed down by a model.
 
 use super::play::{USUAL, Variant};
 use super::scenario::{Pattern, Real};
-use crate::bench::lot::Lot;
+use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
 use forebay_backend::{Backend, Creation, Layout};
 use forebay_model::{Gid, Name, Uid};
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of one write.
+/// Size of one write.
 const PIECE: usize = 256 << 10;
 
-/// Bytes a second of each repetition of one run, by variant.
+/// Bytes per second of each repetition of one run, by variant.
 pub(super) fn play(real: &Real, pattern: Pattern, seed: u64) -> Outcome<Vec<(Variant, Vec<Vec<f64>>)>> {
     let mut found = Vec::new();
     for &variant in Variant::all(pattern) {
@@ -27,7 +27,7 @@ pub(super) fn play(real: &Real, pattern: Pattern, seed: u64) -> Outcome<Vec<(Var
     Ok(found)
 }
 
-/// One file, and who writes which of its bytes: writer and offset.
+/// A file, and the writer and offset of each of its blocks.
 struct Planned {
     layout: Layout,
     blocks: Vec<u64>,
@@ -47,7 +47,7 @@ fn once(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<f
         real,
         pattern,
         variant,
-        lot: Lot(salt),
+        rng: Rng(salt),
         ledger: Ledger::new(topology, Weights::default(), salt),
     };
     let mut spent = Duration::ZERO;
@@ -65,7 +65,7 @@ fn once(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<f
     Ok(real.bytes() / spent.as_secs_f64())
 }
 
-/// All blocks at once.
+/// Writes all blocks concurrently.
 fn written(backend: &Arc<dyn Backend>, blocks: Vec<(Vec<Name>, u64)>, size: u64) -> Outcome {
     std::thread::scope(|scope| {
         let write = |(path, offset): (Vec<Name>, u64)| {
@@ -74,12 +74,12 @@ fn written(backend: &Arc<dyn Backend>, blocks: Vec<(Vec<Name>, u64)>, size: u64)
         };
         let threads: Vec<_> = blocks.into_iter().map(write).collect();
         threads.into_iter().try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Failure::Failed("a writer broke".to_owned())))
+            thread.join().unwrap_or_else(|_| Err(Failure::Failed("a writer thread panicked".to_owned())))
         })
     })
 }
 
-/// A writer's block, piece by piece.
+/// Writes one block, piece by piece.
 fn block(backend: &dyn Backend, path: &[Name], offset: u64, size: u64) -> Outcome {
     let object = backend.open_to_write(path)?;
     let piece = vec![0x5a_u8; PIECE];
@@ -92,12 +92,12 @@ fn block(backend: &dyn Backend, path: &[Name], offset: u64, size: u64) -> Outcom
     Ok(())
 }
 
-/// Who chooses targets, phase after phase.
+/// Chooses targets, phase after phase.
 struct Chooser<'a> {
     real: &'a Real,
     pattern: Pattern,
     variant: Variant,
-    lot: Lot,
+    rng: Rng,
     ledger: Ledger,
 }
 
@@ -106,19 +106,19 @@ impl Chooser<'_> {
     fn files(&mut self) -> Outcome<Vec<Planned>> {
         let Real { targets, writers, size, .. } = *self.real;
         let blocks: Vec<u64> = (0..u64::from(writers)).map(|writer| writer * size.0).collect();
-        let mut lot = |count: u32| self.lot.some(count as usize, targets);
+        let mut rng = |count: u32| self.rng.some(count as usize, targets);
         let layouts = match (self.pattern, self.variant) {
             (_, Variant::Balanced) => self.balanced()?,
             (Pattern::PerProcess, _) => (0..writers)
-                .map(|_| Layout { targets: vec![self.lot.below(targets)], stripe: 1 << 20 })
+                .map(|_| Layout { targets: vec![self.rng.below(targets)], stripe: 1 << 20 })
                 .collect(),
             (Pattern::Shared, Variant::Default) => {
-                vec![Layout { targets: lot(USUAL as u32), stripe: 1 << 20 }]
+                vec![Layout { targets: rng(USUAL as u32), stripe: 1 << 20 }]
             }
             (Pattern::Shared, Variant::Optimised) => {
                 let together = writers.div_ceil(writers.min(targets));
                 let stripe = size.0 * u64::from(together);
-                vec![Layout { targets: lot(writers.div_ceil(together)), stripe }]
+                vec![Layout { targets: rng(writers.div_ceil(together)), stripe }]
             }
         };
         let blocks = match self.pattern {

@@ -1,4 +1,4 @@
-//! What a scenario came to: a table and JSON.
+//! The result of a scenario: a table and JSON.
 
 use super::play::{Played, Variant};
 use super::scenario::{Real, Scenario};
@@ -14,7 +14,7 @@ pub(super) struct Report {
     runs_of_each: u32,
     repetitions: u32,
     pub(super) runs: Vec<Run>,
-    /// With real bytes, if the scenario has them.
+    /// With real data, if the scenario has it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     real: Vec<Measured>,
 }
@@ -28,19 +28,19 @@ pub(super) struct Run {
 #[derive(Serialize)]
 pub(super) struct Measured {
     pub(super) placement: &'static str,
-    /// Mean bytes a second.
+    /// Mean bytes per second.
     pub(super) bandwidth: f64,
     /// Seconds to write everything at that rate.
     pub(super) seconds: f64,
     /// Standard deviation between the repetitions of a run.
     pub(super) deviation: f64,
-    /// Deviation as a part of the mean.
+    /// Deviation relative to the mean.
     pub(super) variation: f64,
-    /// How much more than the default, as a part of it.
+    /// Gain over the default, relative to it.
     gain: f64,
-    /// How much more than the placement before it, as a part of that.
+    /// Gain over the previous placement, relative to it.
     pub(super) gain_over_previous: f64,
-    /// Bytes a second of each repetition of each run.
+    /// Bytes per second of each repetition of each run.
     pub(super) repetitions: Vec<Vec<f64>>,
 }
 
@@ -85,7 +85,7 @@ fn measured(found: Vec<(Variant, Vec<Vec<f64>>)>, bytes: f64) -> Vec<Measured> {
     variants
 }
 
-/// The mean of all, and the standard deviation within runs: what varies although the nodes are the same.
+/// The mean of all, and the standard deviation within runs, which use the same nodes.
 fn spread(runs: &[Vec<f64>]) -> (f64, f64) {
     let mean = |found: &[f64]| found.iter().sum::<f64>() / found.len() as f64;
     let variance = |run: &Vec<f64>| {

@@ -1,4 +1,4 @@
-//! What a scenario says: a system, a job, how often.
+//! Reads a scenario: a system, a job, repetitions.
 
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
@@ -12,18 +12,18 @@ use std::path::Path;
 const MOST_NODES: u32 = 1 << 17;
 const MOST_TARGETS: u32 = 1 << 14;
 
-/// Who writes what.
+/// How processes divide data between files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pattern {
     PerProcess,
     Shared,
 }
 
-/// Real bytes on targets in memory.
+/// Real data on targets in memory.
 pub(super) struct Real {
     pub(super) targets: u32,
     pub(super) writers: u32,
-    /// What each of them writes.
+    /// Bytes that each writer writes.
     pub(super) size: Bytes,
     /// The model, as in `model:DEVICE:…`.
     pub(super) device: String,
@@ -32,7 +32,7 @@ pub(super) struct Real {
 }
 
 impl Real {
-    /// What is written in one repetition.
+    /// Bytes written in one repetition.
     pub(super) fn bytes(&self) -> f64 {
         self.size.0 as f64 * f64::from(self.writers) * f64::from(self.phases)
     }
@@ -42,19 +42,19 @@ impl Real {
 pub(super) struct Scenario {
     pub(super) title: String,
     pub(super) pattern: Pattern,
-    /// How many nodes the job has, one run after the other.
+    /// The job's numbers of nodes, one run after the other.
     pub(super) nodes: Vec<u32>,
-    /// Nodes that a batch system gives out together: neighbours.
+    /// Number of neighbouring nodes that a batch system assigns together.
     pub(super) together: u32,
     pub(super) processes: u32,
-    /// What each process writes in each phase.
+    /// Bytes that each process writes in each phase.
     pub(super) size: Bytes,
     pub(super) phases: u32,
     /// Runs on other nodes.
     pub(super) runs: u32,
     /// Repetitions of a run, on the same nodes.
     pub(super) repetitions: u32,
-    /// What others write at the same time, compared with this job.
+    /// Writes of competing jobs, relative to this job.
     pub(super) noise: f64,
     pub(super) seed: u64,
     pub(super) weights: Weights,
@@ -132,7 +132,8 @@ fn real_of(value: Value<'_>) -> Result<Real, Error> {
     Ok(Real { targets, writers, size, device, phases, repetitions })
 }
 
-/// Nodes in cabinets, each near a router of every group; each group of routers leads to its part of the servers.
+/// Nodes in cabinets, each near a router of every group; each group of routers leads to its part of the
+/// servers.
 fn system_of(mut table: Table<'_>) -> Result<(Topology, Rates), Error> {
     let mut count = |key: &str, most: u32| match table.take(key) {
         Some(value) => value.whole(1..=most),
@@ -144,7 +145,7 @@ fn system_of(mut table: Table<'_>) -> Result<(Topology, Rates), Error> {
     let mut rate = |key: &str| match table.take(key) {
         Some(value) => {
             let rate = forebay_server::parse_rate(value.text()?).map_err(|error| value.wrong(error))?;
-            if rate.0 == 0 { Err(value.wrong("nothing moves at 0")) } else { Ok(rate.0 as f64) }
+            if rate.0 == 0 { Err(value.wrong("must be above 0")) } else { Ok(rate.0 as f64) }
         }
         None => Err(table.missing(key, "such as \"2GB/s\"")),
     };

@@ -1,9 +1,10 @@
-//! `bench route`: what it is worth to buffer only what disks do not like, with real servers before modelled disks.
+//! `bench route`: compares buffering only what disks are slow at with other modes, with real servers and
+//! modelled disks.
 //!
 //! ```text
-//! scenario   what a file says: disks, a network, patterns, and what is varied
+//! scenario   reads a scenario: disks, a network, patterns, and the varied parameters
 //! play       one run: a server, writers, bursts
-//! report     a table, JSON, a picture
+//! report     a table, JSON, a chart
 //! two        two jobs, for the demo
 //! ```
 

@@ -1,4 +1,4 @@
-//! One run: servers before modelled disks, and writers that go through their bursts.
+//! One run: servers with modelled disks as back end, and writers with bursts.
 
 use super::scenario::{Burst, Point, Scenario, Way};
 use crate::failure::{Failure, Outcome};
@@ -6,7 +6,7 @@ use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Striping, Uid};
-use forebay_policy::share::Dice;
+use forebay_policy::share::Rng;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
 use forebay_wire::{RouteStatus, Status};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,29 +19,29 @@ use tempfile::TempDir;
 /// Regions of a buffer.
 const REGIONS: u64 = 8;
 const SMALLEST_REGION: u64 = 256 << 10;
-/// With a pipeline data leaves above this many per cent of the buffer.
+/// With a pipeline, the drain starts above this percentage of the buffer.
 const THRESHOLD: u8 = 25;
-/// The stripes of a file over several servers, in bytes of this machine: the smallest there are.
+/// The stripe of a file over several servers, in real bytes: the smallest allowed.
 const STRIPE: u64 = 64 << 10;
 
-/// What a run came to.
+/// The result of a run.
 pub(super) struct Ran {
-    /// While writers wrote, all bursts together.
+    /// Time in which writers wrote, all bursts together.
     pub(super) seconds: f64,
     pub(super) buffered: u64,
     pub(super) direct: u64,
-    /// The part of the buffer that was still taken when the last burst began.
+    /// Share of the buffer that was still used when the last burst began.
     pub(super) left: f64,
-    /// What writers waited for room, all together.
+    /// Time that writers waited for space, in total.
     pub(super) waited: f64,
-    /// Seconds that went into deciding which way writes go, and into putting what was buffered in order.
+    /// Seconds spent on routing decisions, and on sorting buffered data.
     pub(super) decided: f64,
     pub(super) indexed: f64,
-    /// Bytes of the index for each piece that it knew at the end, at most.
+    /// Largest number of index bytes per extent at the end.
     pub(super) index: f64,
 }
 
-/// Servers and what is behind them. Dropping it removes both.
+/// Servers and their back end. Dropping it removes both.
 pub(super) struct Ground {
     servers: Vec<Running>,
     _dir: TempDir,
@@ -54,7 +54,7 @@ impl Ground {
         if scenario.servers < 2 {
             return Ok(Ground { servers: vec![Server::start(config)?], _dir: dir });
         }
-        let ground = Ground { servers: Server::start_several(&config, scenario.servers)?, _dir: dir };
+        let ground = Ground { servers: Server::start_cluster(&config, scenario.servers)?, _dir: dir };
         let striping = Striping { width: 0, stripe: STRIPE };
         ground.client(&job("bench"))?.set_layout("/", Some(striping))?;
         Ok(ground)
@@ -66,7 +66,7 @@ impl Ground {
     }
 }
 
-/// What all servers say of themselves.
+/// The status of all servers.
 pub(super) fn statuses(client: &Client) -> Outcome<Vec<Status>> {
     client.statuses()?.into_iter().map(|(_, status)| Ok(status?)).collect()
 }
@@ -82,7 +82,7 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
     (config.medium, config.shared_memory) = (Medium::Memory, false);
     (config.tcp, config.listen) = (scenario.servers > 1, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.device_rate = Some(scenario.through());
-    // A network takes bytes, however many requests they are.
+    // The network limits bytes, not requests.
     config.operation_cost = Bytes(0);
     let capacity = scenario.bytes() * u64::from(point.capacity) / 100 / u64::from(scenario.servers);
     let region = (capacity / REGIONS).max(SMALLEST_REGION);
@@ -90,7 +90,7 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
     let disks = disks(scenario, dir)?;
     config.backend = Some(modelled(scenario, point, &disks));
     let (mode, pipeline) = match way {
-        // Nothing at all can be buffered.
+        // Without capacity nothing can be buffered.
         _ if point.capacity == 0 => (Mode::Direct, Pipeline::On),
         Way::Plain | Way::Direct => (Mode::Direct, Pipeline::On),
         Way::Buffer => (Mode::Buffer, Pipeline::Off),
@@ -102,17 +102,17 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
     let full = (point.capacity == 0).then_some(Full::Bypass);
     config.route = Routing { mode, pipeline, full, stream: point.queue, ..Routing::default() };
     config.drain.threshold = THRESHOLD;
-    config.drain.write = Bytes(scenario.here(config.drain.write).max(4096));
+    config.drain.write = Bytes(scenario.real_bytes(config.drain.write).max(4096));
     Ok(config)
 }
 
-/// The modelled disks, as people write a back end.
+/// The address of the modelled disks.
 fn modelled(scenario: &Scenario, point: Point, disks: &[String]) -> String {
     let kind = if disks.len() == 1 { "dir" } else { "stripes" };
     format!("{}:{kind}:{}", scenario.model(point.queue), disks.join(","))
 }
 
-/// Directories for the disks.
+/// Creates a directory for each disk.
 fn disks(scenario: &Scenario, dir: &Path) -> Outcome<Vec<String>> {
     let make = |number| {
         let disk = dir.join(format!("disk{number}"));
@@ -122,7 +122,7 @@ fn disks(scenario: &Scenario, dir: &Path) -> Outcome<Vec<String>> {
     (0..scenario.disks).map(make).collect()
 }
 
-/// Where everything of a run is.
+/// The temporary directory of a run.
 fn ground() -> Outcome<TempDir> {
     let memory = PathBuf::from("/dev/shm");
     let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -160,14 +160,14 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
     })
 }
 
-/// The part of the buffer that is taken.
+/// The used share of the buffer.
 fn taken(statuses: &[Status]) -> f64 {
     let sum = |of: fn(&Status) -> u64| statuses.iter().map(of).sum::<u64>();
     sum(|status| status.usage.live) as f64 / sum(|status| status.usage.capacity).max(1) as f64
 }
 
-/// Writers that write to the disks themselves: the network lets through as much as with a server, and nobody puts
-/// anything in order but the disks.
+/// Writers that write to the disks without Forebay: the network has the same limit as with a server, and only
+/// the disks sort requests.
 fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
     let dir = ground()?;
     let backend = forebay_backend::open(&modelled(scenario, point, &disks(scenario, dir.path())?))?;
@@ -188,20 +188,20 @@ fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
             object.lock().unwrap_or_else(PoisonError::into_inner).write_at(offset, &[bytes])
         };
         seconds += all(scenario, burst, &objects, number, stop, put)?.as_secs_f64();
-        direct += scenario.here(burst.bytes);
+        direct += scenario.real_bytes(burst.bytes);
     }
     Ok(Ran { seconds, buffered: 0, direct, left: 0.0, waited: 0.0, decided: 0.0, indexed: 0.0, index: 0.0 })
 }
 
-/// The network, where no server has one.
+/// The network limit in a run without a server.
 struct Link {
-    /// Bytes a second.
+    /// Bytes per second.
     rate: f64,
     free: Mutex<Instant>,
 }
 
 impl Link {
-    /// Waits until so many bytes are through.
+    /// Waits until the given number of bytes has passed.
     fn pass(&self, bytes: usize) {
         let through = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +212,7 @@ impl Link {
     }
 }
 
-/// All writers write a burst; how long that took.
+/// All writers write a burst; returns the time it took.
 pub(super) fn write(
     scenario: &Scenario,
     burst: &Burst,
@@ -228,7 +228,7 @@ pub(super) fn write(
     all(scenario, burst, &files, number, stop, put)
 }
 
-/// All writers of a burst, each with something to write to; how long that took.
+/// Runs all writers of a burst, each with its own output; returns the time it took.
 fn all<T: Send + Sync>(
     scenario: &Scenario,
     burst: &Burst,
@@ -238,7 +238,11 @@ fn all<T: Send + Sync>(
     put: impl Fn(&T, u64, &[u8]) -> Result<(), Error> + Sync,
 ) -> Outcome<Duration> {
     let (start, writers) = (Barrier::new(files.len() + 1), files.len() as u64);
-    let sizes = (scenario.here(burst.bytes), scenario.here(scenario.request), scenario.here(burst.spacing));
+    let sizes = (
+        scenario.real_bytes(burst.bytes),
+        scenario.real_bytes(scenario.request),
+        scenario.real_bytes(burst.spacing),
+    );
     std::thread::scope(|scope| {
         let tasks: Vec<_> = files
             .iter()
@@ -247,8 +251,8 @@ fn all<T: Send + Sync>(
                 let (start, put) = (&start, &put);
                 scope.spawn(move || {
                     let seed = scenario.seed ^ (number as u64) << 48 ^ writer << 24;
-                    let mut dice = Dice::new(seed);
-                    let mut below = |bound: u64| dice.below(bound);
+                    let mut rng = Rng::new(seed);
+                    let mut below = |bound: u64| rng.below(bound);
                     let requests = burst.requests(sizes, (writer, writers), &mut below);
                     start.wait();
                     one(scenario, &requests, &mut below, stop, |offset, bytes| put(file, offset, bytes))
@@ -274,7 +278,7 @@ fn one(
     stop: &AtomicBool,
     put: impl Fn(u64, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let bytes = vec![7; scenario.here(scenario.request) as usize];
+    let bytes = vec![7; scenario.real_bytes(scenario.request) as usize];
     let most = Duration::from_millis(2 * scenario.pause_ms).mul_f64(scenario.slower);
     for &offset in requests {
         if stop.load(Ordering::Relaxed) {

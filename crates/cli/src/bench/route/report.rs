@@ -1,4 +1,4 @@
-//! What a scenario came to: a table, JSON, a picture.
+//! The result of a scenario: a table, JSON, a chart.
 
 use super::play::Ran;
 use super::scenario::{Point, Scenario, Way};
@@ -13,7 +13,7 @@ use std::fmt;
 #[derive(Serialize)]
 pub(super) struct Report {
     title: String,
-    /// What is on the horizontal axis.
+    /// The parameter on the horizontal axis.
     varied: &'static str,
     runs: Vec<Run>,
 }
@@ -25,20 +25,19 @@ pub(super) struct Run {
     point: Point,
     way: Way,
     seconds: f64,
-    /// Bytes a second of the modelled world.
+    /// Modelled bytes per second.
     throughput: f64,
-    /// The part of the data that was buffered.
+    /// Share of the data that was buffered.
     buffered: f64,
-    /// The part of the buffer that was still taken when the last burst began.
+    /// Share of the buffer that was still used when the last burst began.
     left: f64,
-    /// Seconds that writers waited for room, all together.
+    /// Seconds that writers waited for space, in total.
     waited: f64,
-    /// How much more than the first way at the same point, as a part of it.
+    /// Gain over the first way at the same point, relative to it.
     gain: f64,
-    /// What deciding which way, and putting in order what was buffered, took of the time that this would have been in the
-    /// modelled world.
+    /// Time for routing decisions and for sorting buffered data, relative to the modelled time of the run.
     overhead: f64,
-    /// Bytes of the index for each piece that it knew at the end, at most.
+    /// Largest number of index bytes per extent at the end.
     index: f64,
 }
 
@@ -77,7 +76,7 @@ impl Report {
         Report { title: scenario.title.clone(), varied, runs }
     }
 
-    /// Throughput by what is varied most, a panel for each way to do it if more than one thing is varied.
+    /// Throughput by the parameter with most values, with a line for each combination of the others.
     pub(super) fn picture(&self) -> String {
         let top = self.runs.iter().map(|run| run.throughput).fold(0.0, f64::max);
         let mut places: Vec<u64> = self.runs.iter().map(|run| self.place(run)).collect();
@@ -91,7 +90,7 @@ impl Report {
             ..Chart::default()
         };
         let mut throughput = chart("throughput", format!("of {}/s", human::size(top as u64)));
-        let mut buffered = chart("part of the data that was buffered", String::new());
+        let mut buffered = chart("share of the data that was buffered", String::new());
         let mut ways: Vec<(Way, Point)> = Vec::new();
         for run in &self.runs {
             let line = (run.way, self.others(run));
@@ -125,7 +124,7 @@ impl Report {
         }
     }
 
-    /// What is the same along a line.
+    /// The parameters that are constant along a line.
     fn others(&self, run: &Run) -> Point {
         match self.varied {
             "writers" => Point { writers: 0, ..run.point },

@@ -1,4 +1,4 @@
-//! What a scenario says: disks, a network, patterns, and what is varied.
+//! Reads a scenario: disks, a network, patterns, and the varied parameters.
 
 use crate::failure::{Failure, Outcome};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
@@ -8,57 +8,57 @@ use std::time::Duration;
 
 const MOST_WRITERS: u32 = 1024;
 const MOST_SERVERS: u16 = 16;
-/// Most requests of one run: all of them are kept apart.
+/// Maximum number of requests of one run; all are recorded.
 const MOST_REQUESTS: u64 = 1 << 20;
 
-/// How the requests of a burst lie in its file.
+/// The order and position of the requests of a burst in its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pattern {
-    /// Each writer has a segment, and goes through it from its beginning to its end.
+    /// Each writer has a segment, and writes it from its beginning to its end.
     SegmentedContiguous,
-    /// The writers' requests take turns.
+    /// The writers' requests alternate.
     Strided,
-    /// Each writer has a segment, and goes through it by chance.
+    /// Each writer has a segment, and writes it in random order.
     SegmentedRandom,
-    /// The writers' requests take turns, with a space after each.
+    /// The writers' requests alternate, with a gap after each.
     Noncontiguous,
 }
 
-/// What a server does with writes.
+/// How a server routes writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
-    /// Writers write to the disks themselves, as they do without Forebay.
+    /// Writers write to the disks directly, without Forebay.
     Plain,
     /// Nothing is buffered.
     Direct,
-    /// Everything is buffered while there is room, and leaves when the burst is over.
+    /// Everything is buffered while there is space, and drained after the burst.
     Buffer,
-    /// Everything is buffered, and leaves meanwhile; whoever finds no room waits.
+    /// Everything is buffered, and drained meanwhile; writers wait for space.
     BufferPipeline,
-    /// Random streams are buffered while there is room, and leave when the burst is over.
+    /// Random streams are buffered while there is space, and drained after the burst.
     TrafficNoPipeline,
-    /// Random streams are buffered, and leave meanwhile; whoever finds no room waits.
+    /// Random streams are buffered, and drained meanwhile; writers wait for space.
     Traffic,
-    /// What the disks do not take at once is buffered.
+    /// Writes that the disks cannot take at once are buffered.
     Overflow,
 }
 
-/// One burst: so much is written to a file of its own.
+/// One burst of writes, to a file of its own.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Burst {
     pub(super) pattern: Pattern,
     #[serde(deserialize_with = "size")]
     pub(super) bytes: Bytes,
-    /// What lies between two requests.
+    /// Gap between two requests.
     #[serde(default = "nothing", deserialize_with = "size")]
     pub(super) spacing: Bytes,
 }
 
-/// A scenario. Lists are varied, every value with every other. Sizes are those of the modelled world, in which a byte of this
-/// one stands for `grain`.
+/// A scenario. Lists are varied, in all combinations. Sizes are modelled; a real byte stands for `grain`
+/// modelled ones.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
@@ -68,33 +68,33 @@ pub(super) struct Scenario {
     pub(super) device: String,
     #[serde(default = "one")]
     pub(super) disks: u32,
-    /// Servers that every file lies over, each with its part of the buffer.
+    /// Servers that every file is striped over, each with its part of the buffer.
     #[serde(default = "alone")]
     pub(super) servers: u16,
-    /// Everything takes so many times as long.
+    /// Factor by which everything is slowed down.
     #[serde(default = "unslowed")]
     pub(super) slower: f64,
     #[serde(default = "one")]
     pub(super) grain: u32,
-    /// What comes through the network to each server in a second at most.
+    /// Network bandwidth of each server.
     #[serde(deserialize_with = "rate")]
     pub(super) link: Bytes,
     #[serde(deserialize_with = "size")]
     pub(super) request: Bytes,
-    /// What a writer does before each request, on average, by chance.
+    /// Mean of the random pause of a writer before each request.
     #[serde(default)]
     pub(super) pause_ms: u64,
     #[serde(default = "seed")]
     pub(super) seed: u64,
     pub(super) ways: Vec<Way>,
     pub(super) writers: Vec<u32>,
-    /// The buffer, in per cent of the data.
+    /// Capacity of the buffer, as a percentage of the data.
     #[serde(default = "plenty")]
     pub(super) capacity: Vec<u32>,
-    /// Between two bursts, in milliseconds.
+    /// Pause between two bursts, in milliseconds.
     #[serde(default = "none")]
     pub(super) compute_ms: Vec<u64>,
-    /// Requests that the disk sorts, and that are looked at together.
+    /// Requests that the disk sorts, and that form one stream.
     #[serde(default = "queue")]
     pub(super) queue: Vec<usize>,
     #[serde(rename = "burst")]
@@ -105,7 +105,7 @@ pub(super) struct Scenario {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Point {
     pub(super) writers: u32,
-    /// In per cent of the data.
+    /// As a percentage of the data.
     pub(super) capacity: u32,
     pub(super) compute_ms: u64,
     pub(super) queue: usize,
@@ -185,11 +185,11 @@ impl Scenario {
         if !(1..=MOST_SERVERS).contains(&scenario.servers) {
             return Err(invalid(format!("servers: {} is not from 1 to {MOST_SERVERS}", scenario.servers)));
         }
-        let request = scenario.here(scenario.request);
-        let narrow = |burst: &Burst| burst.spacing.0 > 0 && scenario.here(burst.spacing) == 0;
+        let request = scenario.real_bytes(scenario.request);
+        let narrow = |burst: &Burst| burst.spacing.0 > 0 && scenario.real_bytes(burst.spacing) == 0;
         if request == 0 || scenario.bursts.iter().any(narrow) {
             return Err(invalid(format!(
-                "grain: nothing is left of a request or a space in grains of {}",
+                "grain: a request or a gap is smaller than a grain of {}",
                 scenario.grain
             )));
         }
@@ -199,17 +199,17 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// All that is written, in bytes of this machine.
+    /// All data, in real bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.bursts.iter().map(|burst| self.here(burst.bytes)).sum()
+        self.bursts.iter().map(|burst| self.real_bytes(burst.bytes)).sum()
     }
 
-    /// So much of the modelled world in bytes of this machine.
-    pub(super) fn here(&self, size: Bytes) -> u64 {
+    /// A modelled size in real bytes.
+    pub(super) fn real_bytes(&self, size: Bytes) -> u64 {
         size.0 / u64::from(self.grain.max(1))
     }
 
-    /// Every value with every other.
+    /// All combinations of the varied parameters.
     pub(super) fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &queue in &self.queue {
@@ -223,14 +223,14 @@ impl Scenario {
         points
     }
 
-    /// The modelled back end before others, as people write it.
+    /// The address prefix of the modelled back end.
     pub(super) fn model(&self, queue: usize) -> String {
         format!("model:{},queue={queue},slower={},grain={}", self.device, self.slower, self.grain)
     }
 
-    /// What the network lets through in a second, in bytes of this machine.
+    /// Network bandwidth, in real bytes per second.
     pub(super) fn through(&self) -> Bytes {
-        Bytes((self.here(self.link) as f64 / self.slower) as u64)
+        Bytes((self.real_bytes(self.link) as f64 / self.slower) as u64)
     }
 
     pub(super) fn compute(&self, point: Point) -> Duration {
@@ -239,12 +239,12 @@ impl Scenario {
 }
 
 impl Burst {
-    /// The requests of one of so many writers, in its order. All sizes in bytes of this machine.
+    /// The requests of one writer, in order. All sizes in real bytes.
     pub(super) fn requests(
         &self,
         (bytes, request, spacing): (u64, u64, u64),
         (writer, writers): (u64, u64),
-        lot: &mut impl FnMut(u64) -> u64,
+        rng: &mut impl FnMut(u64) -> u64,
     ) -> Vec<u64> {
         let each = (bytes / request / writers).max(1);
         let mut numbers: Vec<u64> = match self.pattern {
@@ -257,7 +257,7 @@ impl Burst {
         };
         if self.pattern == Pattern::SegmentedRandom {
             for place in (1..numbers.len()).rev() {
-                numbers.swap(place, lot(place as u64 + 1) as usize);
+                numbers.swap(place, rng(place as u64 + 1) as usize);
             }
         }
         numbers.iter().map(|number| number * (request + spacing)).collect()
@@ -272,13 +272,13 @@ mod tests {
                         writers = [2, 4]\ncapacity = [0, 50]\n[[burst]]\npattern = 'strided'\nbytes = '64KiB'\n";
 
     #[test]
-    fn a_scenario_is_read_and_varied() {
+    fn scenario_is_read_and_varied() {
         let scenario = Scenario::read(TEXT).unwrap();
         assert_eq!(scenario.ways, [Way::Direct, Way::TrafficNoPipeline]);
         let points: Vec<_> =
             scenario.points().iter().map(|point| (point.writers, point.capacity, point.queue)).collect();
         assert_eq!(points, [(2, 0, 128), (4, 0, 128), (2, 50, 128), (4, 50, 128)]);
-        for (from, to, says) in [
+        for (from, to, expected) in [
             ("writers = [2, 4]", "writers = [0]", "writers"),
             ("'4KiB'", "'5MiB'", "request"),
             ("title = 'x'", "title = 'x'\nservers = 17", "servers"),
@@ -291,7 +291,7 @@ mod tests {
         ] {
             assert!(TEXT.contains(from), "{from}");
             let error = Scenario::read(&TEXT.replace(from, to)).unwrap_err().to_string();
-            assert!(error.contains(says), "{to}: {error}");
+            assert!(error.contains(expected), "{to}: {error}");
         }
     }
 
@@ -306,12 +306,12 @@ mod tests {
             let spacing = Bytes(if pattern == Pattern::Noncontiguous { 3 } else { 0 });
             let burst = Burst { pattern, bytes: Bytes(120), spacing };
             let mut state = 1_u64;
-            let mut lot = |below: u64| {
+            let mut rng = |below: u64| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
             let all: Vec<Vec<u64>> =
-                (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut lot)).collect();
+                (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut rng)).collect();
             if let Some(second) = second {
                 assert_eq!(all[1], second, "{pattern:?}");
             }

@@ -1,4 +1,4 @@
-//! Two jobs, one after the other, before the same disk: what is buffered of each.
+//! Two jobs, one after the other, with the same disk: how much of each is buffered.
 
 use super::play::{Ground, job, statuses, write};
 use super::scenario::{Burst, Pattern, Point, Scenario, Way};
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 const WRITERS: u32 = 2;
 
-/// A job that writes in order, and one that does not, under `traffic`.
+/// A sequential and a random job under `traffic`.
 pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
     let jobs = [("sequential", Pattern::SegmentedContiguous), ("random", Pattern::SegmentedRandom)];
     let bursts = jobs.map(|(_, pattern)| Burst { pattern, bytes: Bytes::mib(32), spacing: Bytes(0) });
@@ -34,14 +34,14 @@ pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
     };
     let point = Point { writers: WRITERS, capacity: 100, compute_ms: 0, queue: 128 };
     let ground = Ground::new(&scenario, point, Way::Traffic)?;
-    let mut told = Vec::new();
+    let mut routed = Vec::new();
     for (number, ((label, _), burst)) in jobs.into_iter().zip(&bursts).enumerate() {
         let clients = (0..WRITERS).map(|_| ground.client(&job(label))).collect::<Outcome<Vec<Client>>>()?;
         write(&scenario, burst, &clients, number, stop)?;
         let statuses = statuses(&clients[0])?;
         let seen = statuses.iter().flat_map(|status| &status.jobs).find(|seen| seen.job.label == label);
         let (written, direct) = seen.map_or((0, 0), |seen| (seen.written, seen.direct));
-        told.push(RoutedReport { label, written, direct, buffered: written.saturating_sub(direct) });
+        routed.push(RoutedReport { label, written, direct, buffered: written.saturating_sub(direct) });
     }
-    Ok(told)
+    Ok(routed)
 }

@@ -1,4 +1,4 @@
-// Four or so ranks write and read files, by POSIX and by MPI-IO in all its manners; every byte is compared.
+// Ranks write and read files by POSIX and by MPI-IO in all its modes; every byte is compared.
 #include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
@@ -38,13 +38,13 @@ static const char *in(const char *name) {
     return path;
 }
 
-// The same for MPI-IO, which can be told what kind of file system it is.
+// The same for MPI-IO, whose file names may carry the kind of file system.
 static const char *of_mpi(const char *name) {
     snprintf(path, sizeof path, "%s%s/%s", kind, root, name);
     return path;
 }
 
-// What belongs at a place of a file: different for every file and every place.
+// The data at an offset of a file: different for every file and every offset.
 static int word(int file, long place) { return (int)(place * 2654435761u + file * 40503u); }
 
 static void fill(int *words, int file, long first, int count) {
@@ -121,7 +121,7 @@ static void independent(void) {
     THAT(size_of("independent") == (long)(ranks * BYTES));
 }
 
-// Ranks take turns in small blocks; what is between is another rank's, so that sieving reads, changes and writes it.
+// Ranks alternate in small blocks; the gaps belong to other ranks, so that data sieving reads, modifies and writes them.
 static void collective(int file_number, const char *name, int all, MPI_Info info) {
     enum { BLOCK = 50 };
     MPI_File file;
@@ -146,7 +146,7 @@ static void collective(int file_number, const char *name, int all, MPI_Info info
     THAT(memcmp(out, back, BYTES) == 0);
     MUST(MPI_File_close(&file));
     MPI_Type_free(&blocks);
-    // The whole of it, as anybody sees it.
+    // The whole file, read by every rank.
     int fd = open(in(name), O_RDONLY);
     THAT(fd >= 0 && pread(fd, back, BYTES, rank * BYTES) == (ssize_t)BYTES && close(fd) == 0);
     THAT(same(back, file_number, rank * (long)COUNT, COUNT));
@@ -171,7 +171,7 @@ static void shared_pointers(void) {
     MUST(MPI_File_close(&file));
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
-        // Every piece is there once and whole, in whatever order.
+        // Every piece exists once and whole, in any order.
         int seen[1024] = {0}, fd = open(in("pieces"), O_RDONLY);
         for (int piece = 0; piece < ranks * PIECES; piece++) {
             THAT(read(fd, back, PIECE * sizeof(int)) == PIECE * sizeof(int));
@@ -183,7 +183,7 @@ static void shared_pointers(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// All ranks write the same place again and again, while each sees only whole writes.
+// All ranks repeatedly write the same range; each reads only whole writes.
 static void atomic_mode(void) {
     enum { PART = 5000, ROUNDS = 20 };
     MPI_File file = open_new("atomic", MPI_MODE_RDWR);

@@ -1,4 +1,4 @@
-// Parallel HDF5: a data set of all ranks, written together and apart, with an attribute; read back turned around.
+// Parallel HDF5: a dataset of all ranks with an attribute, written collectively and independently, and read back in reverse rank order.
 #include <hdf5.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A table of operations on files. Run in a directory, it prints what each of them came to; run in another directory of
-   another file system, it has to print the same. Nothing that may differ (inode numbers, times) is printed. */
+/* A table of operations on files. Run in a directory, it prints the result of each; run in a directory of another file
+   system, it must print the same. Values that may differ (inode numbers, times) are not printed. */
 #include "table.h"
 
 static void opening(void) {
@@ -285,12 +285,12 @@ static void at_calls(void) {
     DO(fsync(dir));
     DO(openat(fd, "x", O_RDONLY));
     DO(openat(-77, "x", O_RDONLY));
-    /* An open directory stays itself when it is renamed. */
+    /* An open directory stays valid when it is renamed. */
     DO(rename(P("at"), P("at2")));
     DO(fstatat(dir, "sub/f", &s, 0));
     DO(unlinkat(dir, "sub/f", 0));
     DO(unlinkat(dir, "sub/h", 0));
-    /* An unlinked file lives on. */
+    /* An unlinked open file stays usable. */
     DO(fstat(fd, &s));
     fprintf(out, "links %ld size %ld\n", (long)s.st_nlink, (long)s.st_size);
     DO(pread(fd, b, 16, 0));

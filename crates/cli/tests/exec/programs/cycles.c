@@ -1,5 +1,5 @@
-/* 10,000 times open and close: no descriptor, no memory, no mapping stays behind. What is mapped of the buffer itself is
-   the server's. */
+/* Opens and closes a file 10,000 times: no descriptor, memory or mapping is leaked. Mappings of the buffer itself belong
+   to the server and do not count. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

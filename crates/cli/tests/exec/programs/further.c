@@ -1,4 +1,4 @@
-/* A second table of operations: the forms that are easily missed. */
+/* A second table of operations: less common calls. */
 #include "table.h"
 #include <dlfcn.h>
 #include <linux/openat2.h>
@@ -7,7 +7,7 @@
 
 extern char **environ;
 
-/* Calls that succeed leave the error number alone. */
+/* Calls that succeed leave errno unchanged. */
 #define CALM(call) do { errno = 77; long value = (long)(call); fprintf(out, "%s: %ld %s\n", #call, value, errno == 77 ? "calm" : strerrorname_np(errno)); } while (0)
 
 static void error_numbers(void) {

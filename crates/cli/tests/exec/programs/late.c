@@ -1,6 +1,6 @@
-/* Threads make and remove files without any handler; then one is installed, in the way that is asked for, and may interrupt
-   them wherever signals are open: it writes, and makes and removes files of its own. Or it is there from the beginning, by a
-   way that nobody sees. */
+/* Threads create and remove files without a signal handler; then a handler is installed in the requested way, and may
+   interrupt them wherever signals are unblocked: it writes, creates and removes files of its own. Or the handler is
+   installed from the beginning, by a call that the library does not see. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* What the kernel takes; the way back is the C library's. */
+/* The kernel's structure; the restorer is the C library's. */
 struct action { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; };
 
 static int install(const char *way) {

@@ -1,4 +1,4 @@
-/* A child that borrows its parent's memory, made by `clone`, closes what its parent has open: its parent keeps it. */
+/* A child of `clone` that shares its parent's memory closes the parent's open files: the parent keeps them open. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 
 static int fd;
 
-/* What children do before they run a program. */
+/* Runs in the child before it executes a program. */
 static int child(void *argument) {
     (void)argument;
     int null = open("/dev/null", O_RDWR);

@@ -1,5 +1,5 @@
-/* While a program goes on, no descriptor is there that it has not made: not even for a moment, since it may put one of its own
-   in that place. Children each begin anew; each writes enough to be given memory ahead. */
+/* A running program never sees a descriptor that it has not opened, not even briefly, since it may use that number itself.
+   Each child starts afresh and writes enough to be granted memory ahead. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static int next_free(void) {
     return fd;
 }
 
-/* How often there was one that nobody has made. */
+/* How often a descriptor existed that the program has not opened. */
 static int strangers(void) {
     int first = next_free(), seen = 0;
     for (int look = 0; look < LOOKS; look++)
@@ -30,7 +30,7 @@ static int child(const char *path) {
     for (int piece = 0; piece < PIECES; piece++) {
         memset(bytes, piece, PIECE);
         if (write(fd, bytes, PIECE) != PIECE) return 3;
-        /* The last one is closed when memory for the next may be on its way. */
+        /* The last one is closed when memory for the next may be about to arrive. */
         if (piece < PIECES - 1) seen += strangers();
     }
     if (close(fd)) return 4;

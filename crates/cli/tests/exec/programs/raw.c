@@ -1,4 +1,4 @@
-/* Asks the kernel with an instruction of its own, and through parts of the C library that no function name leads to. */
+/* Makes system calls by its own instruction, and through parts of the C library that are not exported. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
     setenv("D", root, 1);
     setvbuf(stdout, NULL, _IONBF, 0);
     if (argc > 2) {
-        /* Processor time of one call that is not ours, in nanoseconds. */
+        /* CPU time of one call on a local file, in nanoseconds. */
         struct timespec start, end;
         long times = atol(argv[2]);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);

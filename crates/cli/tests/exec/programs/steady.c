@@ -1,4 +1,4 @@
-/* Writes numbered records and reads them back, one at a time: steady PATH RECORDS. Says when it has begun. */
+/* Writes numbered records and reads them back, one at a time: steady PATH RECORDS. Prints a line when it has begun. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What tables of operations have in common: each operation is printed with what it came to. */
+/* Shared by tables of operations: each operation is printed with its result. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* 64 threads write records to one descriptor, and read them back from one; every record is there once. */
+/* 64 threads write records to one descriptor, and read them back from one; every record exists once. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

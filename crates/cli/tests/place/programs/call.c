@@ -1,4 +1,4 @@
-/* Asks for a placed file by name. */
+/* Creates a placed file through the function of the library. */
 #include "../../../../place/include/forebay_place.h"
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* HDF5 by one process: a file made exclusively, and a family of files of one MiB. The first argument is the directory. */
+/* HDF5 by one process: a file created exclusively, and a family of files of one MiB. The first argument is the directory. */
 #include <hdf5.h>
 #include <stdio.h>
 #include <string.h>

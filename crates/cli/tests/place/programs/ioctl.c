@@ -1,5 +1,5 @@
-/* An old Lustre, as a process sees it: statfs says that it is one, and layouts are set and read by its own calls, not by the
-   attribute. To be loaded behind the library; what is set reaches the file system under another name. */
+/* Emulates an old Lustre: statfs reports Lustre, and layouts are set and read by its ioctl, not by the attribute. To be
+   preloaded after the library; a layout reaches the file system under another attribute name. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* An interpreter: loads a module so that nobody else sees it, with the libraries it brings along, and calls it. The first
-   argument is the module, the second what it is given. */
+/* An interpreter: loads a module with RTLD_LOCAL, together with its dependencies, and calls it. The first argument is the
+   module, the second the module's argument. */
 #include <dlfcn.h>
 #include <stdio.h>
 

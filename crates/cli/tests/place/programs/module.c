@@ -1,4 +1,4 @@
-/* A module that brings MPI along: one rank, with a file of its own. */
+/* A module that depends on MPI: one rank, with a file of its own. */
 #include <mpi.h>
 #include <stdio.h>
 

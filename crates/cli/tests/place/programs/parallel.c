@@ -1,4 +1,4 @@
-/* Datasets of several ranks in HDF5 files: one made exclusively of a size that is told, and one of unknown size whose datasets
+/* Datasets of several ranks in HDF5 files: one created exclusively with a given size, and one of unknown size whose datasets
    are aligned. The first argument is the path of the first; the other's ends with "aligned". */
 #include <hdf5.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-! Files as Fortran makes them. The first argument is the directory.
+! Files created by Fortran. The first argument is the directory.
 program units
   implicit none
   character(len=4096) :: dir

@@ -1,4 +1,4 @@
-/* A file of each rank. The first argument is how its path begins. */
+/* One file per rank. The first argument is the prefix of its path. */
 #include <mpi.h>
 #include <stdio.h>
 

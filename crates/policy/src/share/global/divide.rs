@@ -1,4 +1,4 @@
-//! Global shares as shares of every server.
+//! Turns global shares into shares of every server.
 
 use super::super::matrix::shares;
 use super::super::policy::Policy;
@@ -7,24 +7,25 @@ use super::table::Presence;
 use forebay_model::{Job, JobId, ServerId};
 use std::collections::{BTreeMap, HashMap};
 
-/// What follows for the servers.
+/// Shares of all jobs on all servers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Allotment {
-    /// Every job's part of all capacity, in the order given.
+    /// Every job's part of the total capacity, in the given order.
     pub jobs: Vec<(JobId, f64)>,
-    /// For every server that has jobs, its jobs' parts of it; they sum to one.
+    /// For every server with jobs, its jobs' parts of it; they sum to one.
     pub servers: BTreeMap<ServerId, Vec<(JobId, f64)>>,
 }
 
-/// Divides servers between jobs so that the jobs' totals follow the policy as far as can be.
+/// Divides servers between jobs so that the jobs' totals follow the policy as closely as possible.
 ///
-/// What a job gets over all its servers, divided by its share under the policy, is its level. Levels are max-min
-/// fair: no job's level can be raised without lowering one that is no higher. Where the shares can hold globally they
-/// do; where they cannot, because a job's servers are too few, it gets all there is for it there, and the others
-/// divide the rest.
+/// A job's *level* is its total over all its servers divided by its share under the policy. Levels are
+/// max-min fair: raising one job's level would lower the level of a job that is no higher. The global shares
+/// hold where they can. A job with too few servers for its share gets all capacity that is available to it,
+/// and the other jobs divide the rest.
 ///
-/// Every server of a job is then split as evenly as those totals allow, so that a job with files on several servers is
-/// not held up by one of them. Servers that are not in `capacities`, and jobs on none that is, are left out.
+/// Every server is then split as evenly as those totals allow, so that no single server holds up a job with
+/// files on several. The result omits servers that are not in `capacities`, and jobs that are on none of
+/// these.
 #[must_use]
 pub fn divide(policy: &Policy, capacities: &[(ServerId, f64)], jobs: &[Presence]) -> Allotment {
     let number: HashMap<ServerId, usize> =
@@ -41,7 +42,7 @@ pub fn divide(policy: &Policy, capacities: &[(ServerId, f64)], jobs: &[Presence]
         .collect();
     let described: Vec<Job> = present.iter().map(|(presence, _)| presence.job.clone()).collect();
     let weights = shares(policy, &described);
-    // Jobs with the same servers have the same level: one class stands for all of them.
+    // Jobs with the same servers have the same level, so one class represents all of them.
     let mut classes: BTreeMap<&[usize], (f64, Vec<usize>)> = BTreeMap::new();
     for (i, (_, list)) in present.iter().enumerate() {
         let class = classes.entry(list).or_default();
@@ -79,11 +80,12 @@ struct Class {
     servers: Vec<usize>,
 }
 
-/// What every class gets of each of its servers.
+/// Amounts that every class gets from each of its servers.
 ///
-/// Water-filling by decomposition: if all could stand at one level, they would fill all their servers. A largest flow
-/// tells whether they can. If not, those that the flow leaves stuck have too few servers: they and their servers are
-/// one problem, the others and the other servers another, and neither can help the other.
+/// Water-filling by decomposition: if all classes could have one level, they would fill all their servers. A
+/// maximum flow decides whether they can. If not, the classes that the flow leaves stuck have too few
+/// servers: they and their servers form one subproblem, the remaining classes and servers another, and the
+/// two are independent.
 fn fill(capacity: &[f64], classes: &[Class]) -> Vec<Vec<f64>> {
     let mut amounts: Vec<Vec<f64>> = classes.iter().map(|class| vec![0.0; class.servers.len()]).collect();
     let mut problems = vec![((0..classes.len()).collect::<Vec<usize>>(), vec![true; capacity.len()])];
@@ -122,11 +124,11 @@ fn fill(capacity: &[f64], classes: &[Class]) -> Vec<Vec<f64>> {
     amounts
 }
 
-/// Some classes and the servers they may use, with everything at one level.
+/// Some classes and the servers they may use, all at one level.
 struct Problem {
     supply: Vec<f64>,
     room: Vec<f64>,
-    /// Per class: its open servers, as numbers of this problem, and their places in the class's own list.
+    /// Per class: its open servers, as indices of this problem, and their positions in the class's own list.
     edges: Vec<Vec<usize>>,
     places: Vec<Vec<usize>>,
 }
@@ -155,8 +157,8 @@ impl Problem {
         Problem { supply, room, edges, places }
     }
 
-    /// The flow that sends everything and splits each server as evenly by weight as that allows: rows and columns are
-    /// scaled in turn towards their sums, and what is missing in the end finds its way as a flow.
+    /// The flow that sends all supply and splits each server as evenly by weight as possible: scales rows and
+    /// columns alternately towards their sums, then routes the remainder as a flow.
     fn balance(&self, classes: &[Class], members: &[usize]) -> Vec<Vec<f64>> {
         const ROUNDS: usize = 64;
         let mut amounts: Vec<Vec<f64>> = members
@@ -179,7 +181,7 @@ impl Problem {
         flow.amounts()
     }
 
-    /// Scales what each class sends to its supply; only downwards if told so.
+    /// Scales each class's row to its supply; with `down`, only downwards.
     fn scale_rows(&self, amounts: &mut [Vec<f64>], down: bool) {
         for (list, supply) in amounts.iter_mut().zip(&self.supply) {
             let factor = supply / list.iter().sum::<f64>();
@@ -189,7 +191,7 @@ impl Problem {
         }
     }
 
-    /// Scales what each server takes to its room; the largest change.
+    /// Scales each server's column to its capacity. Returns the largest change.
     fn scale_columns(&self, amounts: &mut [Vec<f64>], down: bool) -> f64 {
         let mut sums = vec![0.0; self.room.len()];
         for (list, edges) in amounts.iter().zip(&self.edges) {

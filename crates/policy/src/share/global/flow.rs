@@ -1,18 +1,18 @@
-//! Largest flows from jobs to servers (Dinic's algorithm on two layers).
+//! Maximum flow from jobs to servers (Dinic's algorithm on two layers).
 
 use std::collections::VecDeque;
 
-/// A flow network: a source before every job, a sink behind every server, and an edge without limit between a job
+/// A flow network: a source before every job, a sink after every server, and an unlimited edge between a job
 /// and each of its servers.
 pub(super) struct Flow {
-    /// What each job still has to send, and each server can still take.
+    /// Remaining supply of each job, and remaining capacity of each server.
     supply: Vec<f64>,
     room: Vec<f64>,
-    /// Per job: servers and what flows there.
+    /// Per job: servers and the flow to each.
     edges: Vec<Vec<(usize, f64)>>,
-    /// Per server: the jobs with an edge to it, and the index of that edge.
+    /// Per server: the jobs with an edge to it, and the index of that edge in the job's list.
     back: Vec<Vec<(usize, usize)>>,
-    /// Amounts below this are nothing: what rounding makes.
+    /// Smaller amounts are rounding errors and count as zero.
     dust: f64,
 }
 
@@ -31,7 +31,7 @@ impl Flow {
         Flow { supply: supply.to_vec(), room: room.to_vec(), edges, back, dust }
     }
 
-    /// Starts from a flow that obeys supply and room.
+    /// Starts from a flow that respects supply and capacity.
     pub(super) fn preload(&mut self, flow: &[Vec<f64>]) {
         for (job, list) in flow.iter().enumerate() {
             for (edge, &amount) in list.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Flow {
         }
     }
 
-    /// Sends all that can be sent.
+    /// Computes a maximum flow.
     pub(super) fn run(&mut self) {
         while let Some((jobs, servers)) = self.layers() {
             let mut next = vec![0; self.edges.len()];
@@ -65,23 +65,23 @@ impl Flow {
         }
     }
 
-    /// What each job could not send.
+    /// Supply that each job could not send.
     pub(super) fn unsent(&self) -> &[f64] {
         &self.supply
     }
 
-    /// Jobs that could not send everything, and all whose flow stands in their way.
+    /// Jobs that could not send their supply, and all jobs whose flow blocks them.
     pub(super) fn stuck(&self) -> Vec<bool> {
         let (jobs, _) = self.distances();
         jobs.iter().map(|&distance| distance != FAR).collect()
     }
 
-    /// What flows along each edge.
+    /// Flow along each edge.
     pub(super) fn amounts(&self) -> Vec<Vec<f64>> {
         self.edges.iter().map(|list| list.iter().map(|&(_, amount)| amount).collect()).collect()
     }
 
-    /// Steps from a job with supply to every job and server.
+    /// Distances from a job with supply to every job and server.
     fn distances(&self) -> (Vec<usize>, Vec<usize>) {
         let mut jobs = vec![FAR; self.edges.len()];
         let mut servers = vec![FAR; self.back.len()];
@@ -109,14 +109,14 @@ impl Flow {
         (jobs, servers)
     }
 
-    /// The distances, if anything can still be sent.
+    /// The distances, if an augmenting path is left.
     fn layers(&self) -> Option<(Vec<usize>, Vec<usize>)> {
         let (jobs, servers) = self.distances();
         let open = |(server, &room): (usize, &f64)| room > self.dust && servers[server] != FAR;
         self.room.iter().enumerate().any(open).then_some((jobs, servers))
     }
 
-    /// Sends up to `amount` from a job along ever farther layers.
+    /// Sends up to `amount` from a job along increasing layers.
     fn push(
         &mut self,
         job: usize,

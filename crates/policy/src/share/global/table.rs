@@ -1,4 +1,4 @@
-//! Job tables of the servers, and which of them are believed.
+//! Job tables of the servers, and the checks before a table is accepted.
 
 use super::super::cost::Tick;
 use forebay_model::{Job, JobId, ServerId};
@@ -8,18 +8,18 @@ use std::fmt;
 /// Most jobs in one server's table.
 pub const MAX_TABLE: usize = 16_384;
 
-/// Most nodes that a job can have: no machine has more.
+/// Most nodes of a job; no machine has more.
 const MAX_NODES: u32 = 1 << 20;
 
-/// The jobs that are active on one server, as it tells the others.
+/// The jobs that are active on one server, as it sends them to its peers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
     /// The server.
     pub server: ServerId,
-    /// Which of its tables this is: larger is newer. A server begins at the time of its start in nanoseconds, so that
-    /// it counts on after a restart.
+    /// Version of the table: larger is newer. A server starts at its start time in nanoseconds, so that
+    /// versions keep increasing across a restart.
     pub version: u64,
-    /// What the server can do, in any unit that all servers use; 1.0 where nobody knows better.
+    /// Throughput of the server, in any unit that all servers use; 1.0 if unknown.
     pub capacity: f64,
     /// The jobs, each once.
     pub jobs: Vec<Job>,
@@ -34,25 +34,25 @@ pub struct Presence {
     pub servers: Vec<ServerId>,
 }
 
-/// Why a table was not taken.
+/// Why a table was ignored.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Ignored {
-    /// It comes from a server that is not a member.
+    /// The sender is not a member.
     Stranger(ServerId),
     /// A table at least as new is known already.
     Old {
-        /// The version of the table that was not taken.
+        /// The version of the ignored table.
         version: u64,
         /// The version that is known.
         known: u64,
     },
     /// It has more than [`MAX_TABLE`] jobs.
     Large(usize),
-    /// Its capacity is no positive number.
+    /// Its capacity is not a positive number.
     Capacity(f64),
-    /// A job is in it twice.
+    /// It lists a job twice.
     Twice(JobId),
-    /// A job cannot be what it is said to be.
+    /// A job's description is impossible.
     Absurd {
         /// The job.
         job: JobId,
@@ -74,7 +74,7 @@ impl fmt::Display for Ignored {
     }
 }
 
-/// The newest believable table of every member.
+/// The newest accepted table of every member.
 #[derive(Debug)]
 pub struct Peers {
     members: HashSet<ServerId>,
@@ -83,24 +83,24 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Tables of these servers count for `max_age` after they came; a few λ.
+    /// Tables of these servers count for `max_age` (a few λ) after they arrive.
     #[must_use]
     pub fn new(members: impl IntoIterator<Item = ServerId>, max_age: Tick) -> Peers {
         Peers { members: members.into_iter().collect(), max_age, tables: BTreeMap::new() }
     }
 
-    /// This server is a member too from now on.
+    /// Adds a member.
     pub fn admit(&mut self, server: ServerId) {
         self.members.insert(server);
     }
 
-    /// Whether tables of this server are taken.
+    /// Whether tables of this server are accepted.
     #[must_use]
     pub fn is_member(&self, server: ServerId) -> bool {
         self.members.contains(&server)
     }
 
-    /// Takes a table, a server's own included, or says why not; what was known before stays then.
+    /// Accepts a table, possibly this server's own. On an error the previous table stays.
     pub fn offer(&mut self, table: Table, now: Tick) -> Result<(), Ignored> {
         if !self.members.contains(&table.server) {
             return Err(Ignored::Stranger(table.server));
@@ -115,14 +115,14 @@ impl Peers {
         Ok(())
     }
 
-    /// The members whose tables count now, with their capacity.
+    /// The members whose tables count now, with their capacities.
     #[must_use]
     pub fn capacities(&self, now: Tick) -> Vec<(ServerId, f64)> {
         self.current(now).map(|table| (table.server, table.capacity)).collect()
     }
 
-    /// All jobs of the tables that count now, by number. Where servers describe one job differently, the description
-    /// with the fewest nodes and the lowest priority counts: a lie to one of them gains nothing.
+    /// All jobs of the tables that count now, by job id. Where servers describe a job differently, the fewest
+    /// nodes and the lowest priority count: a false description on one server gains nothing.
     #[must_use]
     pub fn jobs(&self, now: Tick) -> Vec<Presence> {
         let mut found: HashMap<JobId, Presence> = HashMap::new();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_true_is_ignored_with_a_reason() {
+    fn impossible_job_tables_are_ignored_with_a_reason() {
         let mut peers = peers();
         peers.offer(table(1, 10, &[(1, 4)]), Tick(0)).unwrap();
         let capacity = |capacity| Table { capacity, ..table(1, 11, &[]) };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_ages_out_and_the_smallest_description_counts() {
+    fn lost_peer_ages_out_and_smallest_job_description_counts() {
         let mut peers = peers();
         peers.offer(table(1, 1, &[(1, 64), (2, 8)]), Tick(0)).unwrap();
         peers.offer(table(2, 7, &[(1, 16)]), Tick::ms(1_000)).unwrap();

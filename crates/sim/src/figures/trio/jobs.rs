@@ -1,4 +1,4 @@
-//! TRIO's jobs of unequal size: whose data leaves first.
+//! TRIO's jobs of unequal size: the order in which they drain.
 
 use super::{Load, MB, buffers, links, targets};
 use crate::figures::{Drawn, Panel, Result, Settings, Style, mean, row, rows};
@@ -14,20 +14,22 @@ use forebay_policy::share::Tick;
 enum Leaves {
     /// Drained, at most two servers at a target, each at one target at a time.
     Granted(Choice),
-    /// Drained, first come first served, as many servers at a target as like, each at so many targets at a time.
+    /// Drained, first come first served, any number of servers at a target, each at this many targets at a
+    /// time.
     Crowd(u32),
-    /// Written straight.
+    /// Written directly.
     Straight,
 }
 
-/// The ways that are compared, and their names.
+/// The compared variants and their names.
 const WAYS: [&str; 3] = ["TRIO_SJF", "TRIO_FCFS", "NOTRIO"];
 const THREE: [Leaves; 3] = [Leaves::Granted(Choice::Sjf), Leaves::Granted(Choice::Fcfs), Leaves::Straight];
 
 /// Times of eight jobs, smallest first, averaged over repetitions.
 type Times = std::result::Result<Vec<f64>, String>;
 
-/// Eight jobs of 16 processes, each twice as large as the one before, with so many processes a target.
+/// Eight jobs of 16 processes, each twice as large as the one before, with the given number of processes per
+/// target.
 fn eight_jobs(settings: &Settings, per_target: u32, leaves: Leaves) -> Times {
     let (repeat, scale) = (settings.pick(3, 15), settings.pick(8, 4));
     let mut times = vec![0.0; 8];
@@ -56,7 +58,7 @@ fn machine(settings: &Settings, per_target: u32, leaves: Leaves, scale: u64) -> 
     let choice = if leaves == Leaves::Granted(Choice::Sjf) { Choice::Sjf } else { Choice::Fcfs };
     let mut servers = buffers(128, Order::Trio, choice);
     if let Some(drain) = &mut servers.drain {
-        // All have their data at once; who asks first is a matter of chance, not of size.
+        // All have their data at once; the order of their requests is random, not by size.
         drain.lag = Tick::ms(1);
         if let Leaves::Crowd(at_once) = leaves {
             (drain.rules.alpha, drain.rules.per_server) = (128, at_once);
@@ -71,7 +73,7 @@ fn machine(settings: &Settings, per_target: u32, leaves: Leaves, scale: u64) -> 
     }
 }
 
-/// When all eight begin.
+/// Start time of all eight jobs.
 const BEGIN: Tick = Tick::ms(1000);
 
 const WORKLOADS: [u32; 4] = [2, 4, 8, 16];
@@ -122,10 +124,10 @@ pub(in crate::figures) fn ten(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
-const FEW: &str = "with two and four processes a target nearly everybody has a place at once and no order helps, while a direct writer \
+const FEW: &str = "with two and four processes a target nearly every server has a place at once and no order helps, while a direct writer \
     uses its four targets together, and a server that drains one after the other";
 
-const NOTE: &str = "Less data, times multiplied accordingly; the order in which servers ask is by chance, averages over repetitions. \
+const NOTE: &str = "Less data, times multiplied accordingly; the order of the servers' requests is random, averages over repetitions. \
     Each file lies over 4 targets, so that all jobs share every target.";
 
 pub(in crate::figures) fn eleven(settings: &Settings) -> Result {

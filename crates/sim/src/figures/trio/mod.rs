@@ -1,4 +1,4 @@
-//! TRIO: targets that several servers write to, with and without an order.
+//! TRIO: targets that several servers write to, with and without arbitration.
 
 mod jobs;
 
@@ -19,16 +19,16 @@ use forebay_policy::share::{Discipline, Policy, Rate, Tick};
 const MB: u64 = 1_000_000;
 /// Request and stripe size of all experiments.
 const REQUEST: Bytes = Bytes(MB);
-/// What a process or a server needs between two requests, so that nobody marches in step for ever.
+/// Delay of a process or a server between two requests, so that they do not stay in lockstep.
 const PAUSE: Tick = Tick(20_000);
-/// Within this time processes and servers begin.
+/// Processes and servers start within this time.
 const LAG: Tick = Tick::ms(40);
 
-/// Who writes how much.
+/// A write workload.
 #[derive(Clone, Copy)]
 struct Load {
     nodes: u16,
-    /// Processes on a node.
+    /// Processes per node.
     each: u32,
     bytes: Bytes,
     pattern: Pattern,
@@ -46,7 +46,7 @@ impl Load {
             priority: 1,
         };
         let write = Phase::Write(self.bytes, REQUEST);
-        // Whoever writes straight to the targets begins when it is ready; buffers begin by their own lag.
+        // Direct writers start at random times; buffers have their own lag.
         let phases = match way {
             Way::Direct => vec![Phase::Compute(Tick(LAG.0 / 2), 1.0), write],
             Way::Buffer => vec![write],
@@ -73,7 +73,7 @@ fn targets(settings: &Settings, count: u32) -> Vec<TargetGroup> {
     vec![TargetGroup { count, device: settings.ost.clone(), via: None }]
 }
 
-/// What a process can send to all targets together: as much as one writer brings to one.
+/// Rate of a process to all targets together: that of one writer at one target.
 fn links(settings: &Settings, count: u32) -> Vec<HopGroup> {
     vec![HopGroup { count, rate: settings.ost.curve.rate(1), latency: Tick(0), unrest: 0.0, to: None }]
 }
@@ -81,7 +81,7 @@ fn links(settings: &Settings, count: u32) -> Vec<HopGroup> {
 fn buffers(count: u16, order: Order, choice: Choice) -> Servers {
     Servers {
         count,
-        // Memory takes a burst in no time beside what draining takes.
+        // The buffer absorbs a burst in negligible time compared with the drain.
         rate: Rate(1_000_000_000_000_000),
         turns: 1,
         capacity: Bytes(u64::MAX >> 2),
@@ -109,7 +109,7 @@ fn run(settings: &Settings, plan: &Scenario) -> std::result::Result<Report, Stri
     simulate(plan, settings.seed).map_err(|fault| fault.to_string())
 }
 
-/// Bytes a second with which a load arrives at the targets: straight, or drained in an order.
+/// Bytes per second at which a load reaches the targets: direct, or drained in an order.
 fn bandwidth(
     settings: &Settings,
     count: u32,
@@ -280,7 +280,7 @@ pub(super) fn three(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
-/// Direct and drained bandwidth for numbers of nodes, both patterns.
+/// Direct and drained bandwidth by number of nodes, both patterns.
 fn against(
     settings: &Settings,
     nodes: &[u16],

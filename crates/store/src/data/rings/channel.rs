@@ -1,4 +1,4 @@
-//! One ring: what its client was granted, and what of its records is believed.
+//! One ring: the slabs granted to its client, and the validation of its records.
 
 use super::RingId;
 use super::note::{Header, MOST_SLABS, Note, SlabNote};
@@ -12,72 +12,72 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Most bytes that neighbours in a ring become one record of.
+/// Largest size of a record merged from adjacent writes.
 const RUN: u64 = 16 << 20;
-/// What waits in a ring that is being written is heard when it is so much, at the latest.
+/// A ring that is being written is consumed when this many records or slabs wait in it.
 const MANY_RECORDS: u64 = RING_RECORDS / 4;
 const MANY_SLABS: usize = MOST_SLABS as usize * 2 / 3;
-/// A client that has published nothing for so long is not in the middle of something, nor waits for its processor.
+/// A client that has published nothing for this long is neither in the middle of a write nor preempted.
 const STILL: Duration = Duration::from_millis(10);
 
 /// A ring.
 pub(super) struct Channel {
     pub(super) id: RingId,
-    /// Its client holds a lock on it while it lives.
+    /// Locked by its client as long as the client lives.
     pub(super) file: File,
     pub(super) taker: Taker,
     state: Mutex<State>,
-    /// What its client may read without asking: odd while there is something. Locked last of all.
+    /// The current lease of its client: odd while one exists. Locked after all other locks.
     lease: Mutex<u64>,
 }
 
-/// What changes.
+/// The mutable state.
 pub(super) struct State {
     pub(super) note: Note,
     pub(super) uid: Uid,
     pub(super) job: JobId,
-    /// What it is bound to; `None` once that was removed.
+    /// The file that it is bound to; `None` after the file is removed.
     pub(super) bound: Option<FileId>,
     pub(super) binding: u32,
     pub(super) epoch: u64,
     pub(super) slabs: Vec<Granted>,
-    /// Slabs that are about to be granted.
+    /// Number of slabs about to be granted.
     pub(super) granting: u32,
     /// Whether its client may write to the file.
     pub(super) writes: bool,
     pub(super) next_slab: u32,
-    /// How often it was granted something: grants grow.
+    /// Number of grants so far: grants grow.
     pub(super) grants: u32,
-    /// When it was last granted something.
+    /// The time of the last grant.
     pub(super) granted: Instant,
     pub(super) last_stamp: u64,
-    /// Whether its client has been heard of since it was given the ring, so that its lock says something.
+    /// Whether its client has sent a request since it got the ring, so that the lock on the ring is meaningful.
     pub(super) confirmed: bool,
     pub(super) idle_since: Instant,
-    /// How far the ring was written when it was last looked at, and when that was seen first.
+    /// The position of the writer when it was last checked, and when it was first seen there.
     pub(super) seen: (u64, Instant),
-    /// Checksums of what waits, as far as they are made.
+    /// Checksums of waiting records, as far as they are computed.
     pub(super) sums: Sums,
-    /// Records that were not believed.
+    /// Records that were rejected.
     pub(super) refused: u64,
 }
 
-/// What is in a ring, at a glance: of which file, and in how many records.
+/// A summary of a ring: its file, and the number of waiting records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Glance {
-    /// Nothing that waits.
+pub(super) enum RingStatus {
+    /// No records wait.
     Empty,
-    /// Something in a ring that is being written, and has room for more.
+    /// Records wait in a ring that is being written and has space for more.
     Moving(FileId, u64),
-    /// Something that nobody adds to just now, or that leaves little room: it is to be heard.
+    /// Records wait in a ring that is idle or nearly full: it must be consumed.
     Waiting(FileId, u64),
 }
 
-impl Glance {
+impl RingStatus {
     pub(super) fn records(self) -> u64 {
         match self {
-            Glance::Empty => 0,
-            Glance::Moving(_, records) | Glance::Waiting(_, records) => records,
+            RingStatus::Empty => 0,
+            RingStatus::Moving(_, records) | RingStatus::Waiting(_, records) => records,
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) struct Granted {
     pub(super) slab: Slab,
     /// Journal slots that are left.
     pub(super) slots: Range<u32>,
-    /// Where the next bytes may begin: nothing is published twice.
+    /// The earliest position of the next bytes: no byte is published twice.
     pub(super) filled: u32,
 }
 
@@ -100,8 +100,8 @@ pub(super) struct Part {
     pub(super) ticket: Ticket,
 }
 
-/// One write of a client.
-pub(super) struct Heard {
+/// One write of a client, collected from a ring.
+pub(super) struct RingWrite {
     /// By the machine's monotonic clock.
     pub(super) stamp: u64,
     pub(super) offset: u64,
@@ -111,14 +111,14 @@ pub(super) struct Heard {
 
 impl Channel {
     pub(super) fn new(id: RingId, file: File, taker: Taker, state: State) -> Channel {
-        // Whatever an earlier life leased is over.
-        let lease = over(taker.lease());
+        // Leases of an earlier server process are over.
+        let lease = ended(taker.lease());
         taker.set_lease(lease);
         Channel { id, file, taker, state: Mutex::new(state), lease: Mutex::new(lease) }
     }
 
-    /// Whoever writes to it asks before the next write.
-    pub(super) fn make_ask(&self) {
+    /// Makes the client send a request before its next write.
+    pub(super) fn revoke(&self) {
         let mut state = self.lock();
         state.epoch += 1;
         let _ = self.taker.recall(state.epoch);
@@ -127,12 +127,12 @@ impl Channel {
     /// Begins a lease.
     pub(super) fn begin_lease(&self) -> u64 {
         let mut lease = lock(&self.lease);
-        *lease = over(*lease).wrapping_add(1);
+        *lease = ended(*lease).wrapping_add(1);
         self.taker.set_lease(*lease);
         *lease
     }
 
-    /// Ends a lease, if it stands.
+    /// Ends a lease, if it is current.
     pub(super) fn end_lease(&self, which: u64) {
         let mut lease = lock(&self.lease);
         if *lease == which {
@@ -141,10 +141,10 @@ impl Channel {
         }
     }
 
-    /// Ends whatever its client was leased.
+    /// Ends any lease of its client.
     pub(super) fn end_leases(&self) {
         let mut lease = lock(&self.lease);
-        *lease = over(*lease);
+        *lease = ended(*lease);
         self.taker.set_lease(*lease);
     }
 
@@ -152,23 +152,23 @@ impl Channel {
         lock(&self.state)
     }
 
-    /// Looks whether something waits.
-    pub(super) fn glance(&self) -> Glance {
+    /// Checks whether records wait.
+    pub(super) fn ring_status(&self) -> RingStatus {
         let mut state = self.lock();
         let taken = state.note.taken();
         let (Some(file), Some(waiting)) = (state.bound, self.taker.waiting(taken)) else {
-            return Glance::Empty;
+            return RingStatus::Empty;
         };
         let still = state.still(taken + waiting) > STILL;
         let scarce = state.slabs.len() > MANY_SLABS;
         match waiting {
-            0 => Glance::Empty,
-            1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file, waiting),
-            _ => Glance::Waiting(file, waiting),
+            0 => RingStatus::Empty,
+            1..=MANY_RECORDS if !still && !scarce => RingStatus::Moving(file, waiting),
+            _ => RingStatus::Waiting(file, waiting),
         }
     }
 
-    /// Whether its client has neither used nor been granted anything for so long.
+    /// Whether its client has neither used nor been granted anything for the given time.
     pub(super) fn is_idle(&self, patience: Duration) -> bool {
         let mut state = self.lock();
         let taken = state.note.taken();
@@ -176,19 +176,19 @@ impl Channel {
         patience.is_zero() || state.still(taken + waiting).min(state.granted.elapsed()) >= patience
     }
 
-    /// The writes that wait in the ring up to a record, and the number of records they are in. Whatever is not as it
-    /// should be is passed over and counted.
-    pub(super) fn collect(&self, state: &mut State, until: u64, clock: fn() -> u64) -> (Vec<Heard>, u64) {
+    /// Collects the writes that wait in the ring up to a record, and returns the number of their records. Invalid
+    /// records are skipped and counted.
+    pub(super) fn collect(&self, state: &mut State, until: u64, clock: fn() -> u64) -> (Vec<RingWrite>, u64) {
         let taken = state.note.taken();
         let Some(waiting) = self.taker.waiting(taken) else {
             state.refused += 1;
             return (Vec::new(), 0);
         };
         let waiting = waiting.min(until.saturating_sub(taken));
-        // Read after the records were published: an honest stamp is never later.
+        // Read after the records were published: a valid stamp is never later.
         let now = clock();
-        let mut heard: Vec<Heard> = Vec::new();
-        let mut open: Option<Heard> = None;
+        let mut writes: Vec<RingWrite> = Vec::new();
+        let mut open: Option<RingWrite> = None;
         for sequence in taken..taken + waiting {
             let commit = match self.taker.read(sequence) {
                 Found::Commit(commit) => Some(commit),
@@ -196,7 +196,7 @@ impl Channel {
             };
             let part = commit.and_then(|commit| Some((commit, state.publish(&commit, now)?)));
             let Some((commit, part)) = part else {
-                // What belongs to the same write goes with it.
+                // The other parts of the same write are dropped too.
                 state.refused += 1;
                 open = None;
                 continue;
@@ -209,22 +209,22 @@ impl Channel {
                     state.refused += 1;
                     continue;
                 }
-                None => Heard { stamp: commit.stamp, offset: commit.offset, len: 0, parts: Vec::new() },
+                None => RingWrite { stamp: commit.stamp, offset: commit.offset, len: 0, parts: Vec::new() },
             };
             write.len += u64::from(commit.len);
             write.parts.push(part);
             match commit.more {
                 true => open = Some(write),
-                false => heard.push(write),
+                false => writes.push(write),
             }
         }
         state.refused += u64::from(open.is_some());
-        (heard, waiting)
+        (writes, waiting)
     }
 }
 
-/// The number that ends a lease; the same where there is none. In shared memory it may be any number at all.
-pub(super) fn over(lease: u64) -> u64 {
+/// The number that ends a lease; unchanged if there is none. In shared memory it may be any number.
+pub(super) fn ended(lease: u64) -> u64 {
     lease.wrapping_add(lease % 2)
 }
 
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// How long its client has published nothing; it has published so many records.
+    /// How long its client has published nothing beyond `head`.
     fn still(&mut self, head: u64) -> Duration {
         if self.seen.0 != head {
             self.seen = (head, Instant::now());
@@ -260,12 +260,12 @@ impl State {
         self.seen.1.elapsed()
     }
 
-    /// Whether its client can write without asking.
+    /// Whether its client can write without a request.
     pub(super) fn may_fill(&self) -> bool {
         self.writes && (self.granting > 0 || !self.slabs.is_empty())
     }
 
-    /// The bytes that a record publishes, if it may.
+    /// The bytes that a record publishes, if it is valid.
     fn publish(&mut self, commit: &Commit, now: u64) -> Option<Part> {
         let fits = Span::at(commit.offset, u64::from(commit.len)).is_some_and(|span| span.end <= MAX_FILE);
         let timely = commit.stamp >= self.last_stamp && commit.stamp <= now;
@@ -283,8 +283,8 @@ impl State {
         Some(Part { region: Arc::clone(&granted.region), slot, ticket })
     }
 
-    /// Lets go of all slabs before this one, and says how many of their bytes were not used. What they hold must have
-    /// been heard before.
+    /// Releases all slabs before this one, and returns the number of their unused bytes. Their records must have been
+    /// consumed before.
     pub(super) fn release(&mut self, before: u32) -> u64 {
         let (note, mut unused) = (&self.note, 0);
         self.slabs.retain(|granted| {
@@ -299,9 +299,9 @@ impl State {
     }
 }
 
-impl Heard {
-    /// Whether another write goes on where this one ends, in the file and in the region.
-    pub(super) fn continues(&self, next: &Heard) -> bool {
+impl RingWrite {
+    /// Whether another write continues this one, in the file and in the region.
+    pub(super) fn continues(&self, next: &RingWrite) -> bool {
         let ([one], [other]) = (&self.parts[..], &next.parts[..]) else { return false };
         self.offset + self.len == next.offset
             && Arc::ptr_eq(&one.region, &other.region)
@@ -309,7 +309,7 @@ impl Heard {
             && self.len + next.len <= RUN
     }
 
-    pub(super) fn join(&mut self, next: &Heard) {
+    pub(super) fn join(&mut self, next: &RingWrite) {
         self.len += next.len;
         self.parts[0].ticket = self.parts[0].ticket.extended(next.parts[0].ticket);
     }

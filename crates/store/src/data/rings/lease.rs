@@ -1,8 +1,8 @@
-//! Leases: clients that copy a file's bytes out of regions without asking, for as long as nothing happens to the file.
+//! Leases: clients copy a file's bytes out of regions without requests, as long as the file does not change.
 //!
-//! **Invariant**: while a lease on a file stands, its extents and its length are those that were leased, and nobody but
-//! the lease's holder can write to it without asking. Whoever changes an index ends the leases first; a region's file is
-//! taken away only when nobody copies any more.
+//! **Invariant**: while a lease on a file is valid, its extents and its size are as leased, and no client but the
+//! lease's holder can write to it without a request. Every index change ends the leases first; a region's file is
+//! removed only when no client is copying from it.
 
 use super::channel::Channel;
 use super::{RingId, Rings};
@@ -15,62 +15,62 @@ use forebay_shm::Epochs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// Most pieces, and regions, that are leased at once.
+/// Largest number of pieces, and of regions, leased at once.
 const MOST_PIECES: usize = 32_768;
 const MOST_REGIONS: usize = 1024;
 
-/// What a client may copy.
+/// The bytes that a client may copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapOffer {
     /// The lease's number.
     pub lease: u64,
     /// The length of the file.
     pub size: u64,
-    /// What of it is known here: from this offset on, piece by piece.
+    /// The offset of the first piece.
     pub start: u64,
-    /// The pieces.
+    /// The pieces, one after the other.
     pub pieces: Vec<MapPiece>,
-    /// Where the regions are.
+    /// The files of the regions.
     pub regions: Vec<PathBuf>,
     /// Bytes of a region.
     pub region_size: u32,
 }
 
 impl MapOffer {
-    /// Where what is known ends.
+    /// The end of the last piece.
     fn end(&self) -> u64 {
         self.start + self.pieces.iter().map(|piece| piece.len).sum::<u64>()
     }
 }
 
-/// A stretch of a file.
+/// A range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapPiece {
-    /// Its bytes.
+    /// Its length.
     pub len: u64,
-    /// Where they are.
+    /// Where its bytes are.
     pub at: MapAt,
 }
 
-/// Where bytes are that somebody wants to read.
+/// Where the bytes of a piece are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAt {
     /// Nowhere: they are zeros.
     Zeros,
-    /// In the region with this number of the offer, at this position.
+    /// In the region with this number in the offer, at this position.
     Region(u32, u32),
-    /// Only the server knows.
+    /// Only a request to the server returns them.
     Ask,
 }
 
-/// The leases on one file: on its bytes, and on what was told about it.
+/// The leases on one file: on its bytes, and on cached answers about it.
 #[derive(Default)]
 pub(in crate::data) struct Leases {
     bytes: Vec<(Arc<Channel>, u64)>,
     watch: Option<Watch>,
 }
 
-/// Who is told that a file's length, times or bytes change.
+/// The epochs to advance when a file's size, times or bytes change.
 #[derive(Clone)]
 pub(in crate::data) struct Watch {
     pub(in crate::data) file: FileId,
@@ -78,15 +78,15 @@ pub(in crate::data) struct Watch {
 }
 
 impl Leases {
-    /// Says who is to be told.
+    /// Sets the epochs to advance.
     pub(in crate::data) fn watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
     }
 
-    /// Ends all of them: the file is changing.
+    /// Ends all leases, because the file changes.
     pub(in crate::data) fn end(&mut self) {
         self.end_bytes();
-        self.tell();
+        self.notify();
     }
 
     fn end_bytes(&mut self) {
@@ -95,8 +95,9 @@ impl Leases {
         }
     }
 
-    /// What was told about the file counts no more. Whoever wants to know waits for its lock, which the caller holds.
-    pub(in crate::data) fn tell(&self) {
+    /// Ends cached answers about the file. A client that requests it again waits for the file's lock, which the caller
+    /// holds.
+    pub(in crate::data) fn notify(&self) {
         if let Some(watch) = &self.watch
             && let Some(epochs) = watch.epochs.get()
         {
@@ -104,9 +105,9 @@ impl Leases {
         }
     }
 
-    /// Ends those of all rings but one, which is about to be written to without a word to anybody.
+    /// Ends the leases of all rings but one, which is about to be written without requests.
     pub(super) fn end_of_others(&mut self, ring: RingId) {
-        self.tell();
+        self.notify();
         self.bytes.retain(|(channel, lease)| {
             let own = channel.id == ring;
             if !own {
@@ -126,7 +127,7 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // What is only let go of has not changed.
+        // The file is only evicted from memory; it has not changed.
         self.end_bytes();
     }
 }
@@ -137,17 +138,17 @@ impl Rings {
         self.all().iter().for_each(|channel| channel.end_leases());
     }
 
-    /// Whether any client may be copying what it was leased, now or before.
+    /// Whether any client may be copying under a lease, current or ended.
     pub(in crate::data) fn is_read(&self) -> bool {
         self.all().iter().any(|channel| channel.taker.is_read())
     }
 }
 
 impl Data {
-    /// Leases the bytes of a user's ring's file, from an offset on. Refused while others can write to it without asking;
-    /// they are told to ask before their next write.
+    /// Leases the bytes of a file to a user's ring, from an offset on. Fails while other clients can write to the file
+    /// without a request; they must send one before their next write.
     pub fn lease(&self, uid: Uid, file: FileId, ring: RingId, from: u64) -> Result<MapOffer> {
-        let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
+        let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
         let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
         {
             let mut state = channel.lock();
@@ -161,10 +162,11 @@ impl Data {
         }
         let locked = self.files.get(file, || self.load(file))?;
         let mut locked = lock(&locked);
-        self.hear(file, &mut locked)?;
+        self.consume(file, &mut locked)?;
         locked.alive()?;
+        locked.check_unmapped()?;
         if self.is_filled_by_others(file, ring) {
-            return Err(Error::new(ErrorKind::Busy, "others are writing to the file"));
+            return Err(Error::new(ErrorKind::Busy, "other clients are writing to the file"));
         }
         let mut offer = self.pieces_of(&locked, uid, from)?;
         let state = channel.lock();
@@ -175,7 +177,7 @@ impl Data {
         Ok(offer)
     }
 
-    /// Whether somebody can write to a file without asking.
+    /// Whether a client can write to a file without a request.
     #[must_use]
     pub fn is_filled(&self, file: FileId) -> bool {
         self.rings.of(file).iter().any(|ring| ring.lock().may_fill())
@@ -185,11 +187,11 @@ impl Data {
         self.rings.of(file).iter().any(|other| other.id != ring && other.lock().may_fill())
     }
 
-    /// What a file is made of: all of it if that is not too much, else as much as can be told from an offset on.
+    /// The pieces of a file: all if they are few enough, else as many as possible from an offset on.
     fn pieces_of(&self, file: &File, uid: Uid, from: u64) -> Result<MapOffer> {
         if file.index.len() < MOST_PIECES {
             let offer = self.pieces_from(file, uid, 0)?;
-            // Between pieces there may be holes, and so more than it seemed.
+            // Holes between extents are pieces too, so there may be more than expected.
             if offer.end() >= file.size {
                 return Ok(offer);
             }
@@ -225,7 +227,7 @@ impl Data {
                         Err(_) => MapAt::Ask,
                     }
                 }
-                Source::Data(_) | Source::Behind => MapAt::Ask,
+                Source::Data(_) | Source::Backing => MapAt::Ask,
             };
             pieces.push(MapPiece { len: end - start, at: place });
             at = end;
@@ -240,7 +242,7 @@ impl Data {
     }
 }
 
-/// The number of a region in a list, where it may have to be added.
+/// The number of a region in a list, added if missing.
 fn number(regions: &mut Vec<RegionId>, region: RegionId) -> u32 {
     let known = regions.iter().rposition(|&known| known == region);
     known.unwrap_or_else(|| {

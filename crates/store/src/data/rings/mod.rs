@@ -1,15 +1,17 @@
-//! Rings: clients on this machine write without asking, and are heard before anything else happens to the file.
+//! Rings: clients on this machine write without a request. The store consumes a file's rings before any other operation
+//! on the file.
 //!
-//! A ring is bound to one file at a time, so that hearing it needs no other file's lock. Its client fills slabs,
-//! which are granted with the journal slots that their records will need, and appends a record for each write. How the
-//! two sides talk, and what becomes of everything when one of them dies, is decision 70.
+//! A ring is bound to one file at a time, so that consuming it needs no other file's lock. Its client fills slabs,
+//! which are granted with the journal slots that their records will need, and appends a record for each write. Decision
+//! 70 describes the protocol, and what happens when either side dies.
 //!
-//! **Invariant**: a write whose record is in the ring counts, whoever dies; its place in time is its stamp, not when it
-//! was heard; nothing in shared memory is believed; a slab is given up only when all its records were taken.
+//! **Invariant**: a write whose record is in the ring is committed, whichever process dies; it is ordered by its stamp,
+//! not by when it was consumed; nothing in shared memory is trusted; a slab is released only when all its records were
+//! taken.
 
 mod adopt;
-mod attend;
 mod channel;
+mod consume;
 mod lease;
 mod note;
 mod slabs;
@@ -17,63 +19,63 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-use attend::Hearing;
-pub use attend::Traffic;
+use consume::Consuming;
+pub use consume::Traffic;
 pub(super) use lease::{Leases, Watch};
 pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
 pub use slabs::SlabOffer;
 
-use super::clock::monotonic;
+use super::disk::Disk;
 use super::file::{File, SizeRecord};
 use super::publish::{Put, Space, Write};
 use super::{Data, lock};
 use crate::superblock::boot_id;
-use channel::{Channel, Heard, State};
+use channel::{Channel, RingWrite, State};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
-use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Taker};
+use forebay_shm::{DOORBELL_BYTES, Doorbell, RING_BYTES, Taker, monotonic};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Most rings of a store.
+/// Largest number of rings of a store.
 const MOST_RINGS: usize = 256;
-/// Most jobs of which it is known what they did not use.
+/// Largest number of jobs whose unused grants are counted.
 const MOST_JOBS: usize = 1024;
-/// How long a client may take to say that it has a ring.
+/// How long a client may take to confirm that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
-const BELL: &str = "bell";
+const DOORBELL: &str = "bell";
 
-/// Which ring.
+/// The number of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingId(pub u32);
 
-/// A ring, for a client.
+/// A new ring, for its client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingOffer {
-    /// Which.
+    /// The ring.
     pub ring: RingId,
     /// Its file.
     pub path: PathBuf,
-    /// The bell that wakes who hears it.
-    pub bell: PathBuf,
-    /// What tells it from others.
+    /// The doorbell that wakes its consumer.
+    pub doorbell: PathBuf,
+    /// Distinguishes it from other rings.
     pub nonce: u128,
-    /// What it is bound to now.
+    /// The number of its current binding.
     pub binding: u32,
-    /// When, by the machine's monotonic clock.
+    /// The time of the binding, by the machine's monotonic clock.
     pub clock: u64,
 }
 
-/// How far rings are heard at once.
+/// How far rings are consumed at once.
 #[derive(Clone, Copy)]
 struct Pass {
     /// When it began, by the machine's monotonic clock.
     begin: u64,
-    /// Up to this record: less than all only of the one ring of a file.
+    /// The record to stop before: less than all only for the only ring of a file.
     until: u64,
 }
 
@@ -88,16 +90,16 @@ impl Pass {
 pub(super) struct Rings {
     table: Mutex<Table>,
     count: AtomicUsize,
-    bell: OnceLock<Bell>,
-    /// Something died of what was heard.
+    doorbell: OnceLock<Doorbell>,
+    /// Consumed records made all bytes of a region dead.
     dead: AtomicBool,
-    /// Files that were closed before all was heard: they are settled when it is.
+    /// Files that were closed before their rings were consumed: their sizes are persisted afterwards.
     closed: Mutex<BTreeSet<FileId>>,
-    /// How many are hearing something just now.
-    hearing: AtomicUsize,
-    /// When space is short, what was used so many nanoseconds ago is left to clients.
+    /// The number of threads that are consuming rings.
+    consuming: AtomicUsize,
+    /// When space is short, slabs used within this many nanoseconds are left to clients.
     patience: AtomicU64,
-    /// Bytes that were granted to jobs and came back unused, until somebody asks.
+    /// Bytes that were granted to jobs and released unused, until [`Data::taken_back`] takes the counts.
     unused: Mutex<HashMap<JobId, u64>>,
 }
 
@@ -109,13 +111,13 @@ struct Table {
 }
 
 impl Rings {
-    fn are_there(&self) -> bool {
+    fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
     /// The rings bound to a file.
     fn of(&self, file: FileId) -> Vec<Arc<Channel>> {
-        match self.are_there() {
+        match self.any() {
             true => lock(&self.table).bound.get(&file).cloned().unwrap_or_default(),
             false => Vec::new(),
         }
@@ -125,7 +127,7 @@ impl Rings {
         !self.of(file).is_empty()
     }
 
-    /// The files that are still to be settled, and are from now on somebody else's affair.
+    /// Takes the files whose sizes are still to be persisted; the caller persists them.
     pub(super) fn take_closed(&self) -> BTreeSet<FileId> {
         std::mem::take(&mut *lock(&self.closed))
     }
@@ -134,22 +136,22 @@ impl Rings {
         lock(&self.table).channels.values().cloned().collect()
     }
 
-    /// A file was removed: whatever is still written to it is for nobody. The caller has its lock.
+    /// Unbinds the rings of a deleted file: further records in them are ignored. The caller holds the file's lock.
     pub(super) fn forget(&self, file: FileId) {
         for channel in self.of(file) {
             let mut state = channel.lock();
             if state.bound == Some(file) {
                 state.bound = None;
                 state.epoch += 1;
-                // The client asks when it wants to write next, and is told then.
+                // The client must send a request before its next write, and then learns of the deletion.
                 let _ = channel.taker.recall(state.epoch);
             }
         }
         lock(&self.table).bound.remove(&file);
     }
 
-    /// A job has not used so much of what it was granted.
-    fn came_back(&self, job: JobId, bytes: u64) {
+    /// Counts granted bytes that a job did not use.
+    fn add_unused(&self, job: JobId, bytes: u64) {
         if bytes > 0 {
             let mut unused = lock(&self.unused);
             if unused.len() >= MOST_JOBS {
@@ -180,45 +182,56 @@ impl Rings {
     }
 }
 
-/// What the files of all rings may take.
+/// Upper bound of the bytes of all ring files.
 pub(crate) fn rings_cost() -> u64 {
     const PAGE: u64 = 4096;
-    MOST_RINGS as u64 * (RING_BYTES + PAGE) + BELL_BYTES
+    MOST_RINGS as u64 * (RING_BYTES + PAGE) + DOORBELL_BYTES
 }
 
-/// A ring's name in the store.
+/// The file name of a ring.
 fn ring_name(id: RingId) -> String {
     format!("m{:05}.ring", id.0)
 }
 
-fn boot() -> Result<u64> {
+pub(super) fn boot() -> Result<u64> {
     let [a, b, c, d, e, f, g, h, ..] = boot_id()?;
     Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
 fn unusable(what: &str, error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot make {what}: {error}"))
+    Error::new(ErrorKind::Io, format!("cannot create {what}: {error}"))
+}
+
+/// The error if a file through which a client wrote cannot be read: the store does not start without it.
+fn unreadable(disk: &dyn Disk, name: &str, error: &std::io::Error) -> Error {
+    let path = disk.path(name).unwrap_or_else(|| name.into());
+    let text = format!(
+        "cannot read {} ({error}), so the last writes of a client are unknown: copy the regions to a good disk, or remove \
+         the file to give up these bytes",
+        path.display()
+    );
+    Error::new(ErrorKind::BadStore, text)
 }
 
 impl Data {
-    /// Takes what the rings of a file hold, in the order of stamps. Called with the file locked, before anything else.
-    pub(super) fn hear(&self, id: FileId, file: &mut File) -> Result<()> {
+    /// Consumes the rings of a file, in the order of stamps. Called first, with the file locked.
+    pub(super) fn consume(&self, id: FileId, file: &mut File) -> Result<()> {
         self.before.before(id);
-        if !self.rings.are_there() {
+        if !self.rings.any() {
             return Ok(());
         }
-        // Before it is known which rings there are: what is published in others was not heard.
+        // Taken before the rings are listed: records published later, in other rings, may be missed.
         let pass = Pass::all(monotonic());
         let channels = self.rings.of(id);
-        self.hear_from(&channels, pass, id, file)
+        self.consume_from(&channels, pass, id, file)
     }
 
-    /// The same of some rings, as far as a pass goes.
-    fn hear_from(&self, channels: &[Arc<Channel>], pass: Pass, id: FileId, file: &mut File) -> Result<()> {
+    /// Consumes some rings, as far as a pass goes.
+    fn consume_from(&self, channels: &[Arc<Channel>], pass: Pass, id: FileId, file: &mut File) -> Result<()> {
         if channels.is_empty() {
             return Ok(());
         }
-        let _hearing = Hearing::begin(&self.rings.hearing);
+        let _consuming = Consuming::begin(&self.rings.consuming);
         let mut states = Vec::with_capacity(channels.len());
         for (number, channel) in channels.iter().enumerate() {
             let state = channel.lock();
@@ -229,19 +242,19 @@ impl Data {
         if states.is_empty() {
             return Ok(());
         }
-        if !file.deleted && !file.unsettled {
+        if !file.deleted && !file.size_pending {
             self.note_size(id, file, true)?;
-            file.unsettled = true;
+            file.size_pending = true;
         }
-        let mut heard = Vec::new();
+        let mut collected = Vec::new();
         for (number, state, records) in &mut states {
             let (writes, taken) = channels[*number].collect(state, pass.until, monotonic);
-            heard.extend(writes.into_iter().map(|write| (*number, write)));
+            collected.extend(writes.into_iter().map(|write| (*number, write)));
             *records = taken;
         }
         if !file.deleted {
-            heard.sort_by_key(|(number, write)| (write.stamp, *number));
-            self.apply(id, file, pass.begin, heard, &states);
+            collected.sort_by_key(|(number, write)| (write.stamp, *number));
+            self.apply(id, file, pass.begin, collected, &states);
         }
         for (number, mut state, records) in states {
             let taken = state.note.taken() + records;
@@ -249,30 +262,31 @@ impl Data {
             channels[number].taker.take(taken);
             state.sums.clear();
             state.idle_since = Instant::now();
-            // A client fills its slabs in order: those before the last that it used are done with.
+            // A client fills its slabs in order: it has finished those before the last used one.
             let used = state.slabs.iter().rev().find(|granted| granted.filled > granted.note.start);
             if let Some(last) = used.map(|granted| granted.note.number) {
-                self.rings.came_back(state.job, state.release(last));
+                self.rings.add_unused(state.job, state.release(last));
             }
         }
         Ok(())
     }
 
-    /// Makes writes count, neighbours of one client as one record where nothing lies between them in time. What other
-    /// rings published after `begin` may not have been seen: it is concurrent only with what was stamped before.
+    /// Commits writes. Adjacent writes of one client become one record if no other write lies between them in time.
+    /// Records that other rings published after `begin` may be missing: they are concurrent only with writes stamped
+    /// before.
     fn apply(
         &self,
         id: FileId,
         file: &mut File,
         begin: u64,
-        heard: Vec<(usize, Heard)>,
+        collected: Vec<(usize, RingWrite)>,
         states: &[(usize, std::sync::MutexGuard<'_, State>, u64)],
     ) {
         let state_of = |number: usize| {
             let state = states.iter().find(|(other, ..)| *other == number).map(|(_, state, _)| state);
-            state.expect("what was heard was heard from somebody")
+            state.expect("every write comes from one of the rings")
         };
-        let mut rest = heard.into_iter().peekable();
+        let mut rest = collected.into_iter().peekable();
         while let Some((number, mut write)) = rest.next() {
             let mut stamp = Stamp(self.clock.base() + write.stamp);
             if stamp <= file.ordered {
@@ -306,20 +320,25 @@ impl Data {
         }
     }
 
-    /// Hears the rings of a file, and does nothing else.
-    fn listen(&self, id: FileId) -> Result<()> {
+    /// Recalls the slabs of all rings of a file that are not being filled at the moment.
+    pub(super) fn recall_rings(&self, file: FileId) -> Result<()> {
+        self.rings.of(file).iter().try_for_each(|channel| self.recall(channel).map(drop))
+    }
+
+    /// Consumes the rings of a file, without another operation.
+    fn poll_file(&self, id: FileId) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
-        self.hear(id, &mut lock(&state))
+        self.consume(id, &mut lock(&state))
     }
 
-    /// Hears all rings.
-    pub(super) fn listen_to_all(&self) -> Result<()> {
+    /// Consumes all rings.
+    pub(super) fn poll_all_files(&self) -> Result<()> {
         let files: Vec<FileId> = lock(&self.rings.table).bound.keys().copied().collect();
-        files.into_iter().try_for_each(|file| self.listen(file))
+        files.into_iter().try_for_each(|file| self.poll_file(file))
     }
 
-    /// Binds a ring to a file for a user: one that its client has already, or a new one. The client must be allowed to
-    /// read the file, or to write to it.
+    /// Binds a ring to a file for a user: one that its client already has, or a new one. The client must have
+    /// permission to read the file, or to write to it.
     pub fn bind_ring(
         &self,
         uid: Uid,
@@ -328,16 +347,17 @@ impl Data {
         own: Option<RingId>,
         writes: bool,
     ) -> Result<RingOffer> {
-        let bell = self.bell_path()?;
-        // Found again by recovery, even if nothing but the ring holds its bytes.
+        let doorbell = self.doorbell_path()?;
+        // Recorded so that recovery finds the file, even if only the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
         {
             let mut state = lock(&state);
-            self.hear(file, &mut state)?;
+            self.consume(file, &mut state)?;
             state.alive()?;
-            if writes && (!state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none()) {
+            state.check_unmapped()?;
+            if writes && (!state.size_pending || self.kv.get(&SizeRecord::key(file))?.is_none()) {
                 self.note_size(file, &state, true)?;
-                state.unsettled = true;
+                state.size_pending = true;
             }
         }
         let known = own.and_then(|id| lock(&self.rings.table).channels.get(&id).cloned());
@@ -348,20 +368,25 @@ impl Data {
             }
             None => self.make_ring(uid, job, file, writes)?,
         };
-        if writes {
-            // It may still have space to fill.
-            lock(&state).index.leases.end_of_others(channel.id);
+        {
+            let mut state = lock(&state);
+            // A concurrent map of the file does not wait for this ring, so the binding must fail.
+            state.check_unmapped()?;
+            if writes {
+                // The client may still have space to fill.
+                state.index.leases.end_of_others(channel.id);
+            }
         }
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
         let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
-        Ok(RingOffer { ring, path, bell, nonce, binding, clock: monotonic() })
+        Ok(RingOffer { ring, path, doorbell, nonce, binding, clock: monotonic() })
     }
 
     fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId, writes: bool) -> Result<()> {
         let before = channel.lock().bound;
         if let Some(before) = before {
-            self.listen(before)?;
+            self.poll_file(before)?;
         }
         let mut state = channel.lock();
         let left = channel.taker.waiting(state.note.taken()).unwrap_or(0);
@@ -378,7 +403,7 @@ impl Data {
         state.note.set_header(&header);
         drop(state);
         let mut table = lock(&self.rings.table);
-        // Who binds it twice at once has it bound once.
+        // Two concurrent binds of the same ring must leave one entry.
         for bound in before.into_iter().chain([file]) {
             Rings::unbind(&mut table, channel, bound);
         }
@@ -410,7 +435,7 @@ impl Data {
         };
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("no randomness: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot get random bytes: {error}")))?;
         let nonce = u128::from_le_bytes(nonce);
         let base = self.clock.base();
         let header = Header { nonce, boot: boot()?, base, uid, job, file, binding: 1 };
@@ -419,7 +444,7 @@ impl Data {
         let taker = Taker::create(&ring, nonce).map_err(|error| unusable(&name, &error))?;
         taker.set_epoch(1);
         let note = Note::create(&*self.disk, id, &header)?;
-        // A descriptor of the store's own: with its client's the lock would be shared.
+        // A separate open file: on a shared one the store would share the client's lock.
         let ring = self.disk.open(&name)?.ok_or(ErrorKind::Io)?;
         let state = State { writes, ..State::new(note, &header, 1) };
         let channel = Arc::new(Channel::new(id, ring, taker, state));
@@ -427,22 +452,27 @@ impl Data {
         Ok(channel)
     }
 
-    fn bell_path(&self) -> Result<PathBuf> {
-        let path = self.disk.path(BELL).ok_or(ErrorKind::Unsupported)?;
-        if self.rings.bell.get().is_none() {
-            let file = match self.disk.open(BELL)? {
-                Some(file) => file,
-                None => self.disk.create(BELL, BELL_BYTES)?,
+    fn doorbell_path(&self) -> Result<PathBuf> {
+        let path = self.disk.path(DOORBELL).ok_or(ErrorKind::Unsupported)?;
+        if self.rings.doorbell.get().is_none() {
+            let left = self.disk.open(DOORBELL)?.and_then(|file| Doorbell::new(&file).ok());
+            let doorbell = match left {
+                Some(doorbell) => doorbell,
+                // The doorbell does not exist, or its device cannot read it. Clients of the old doorbell are noticed a
+                // little later.
+                None => {
+                    let file = self.disk.create(DOORBELL, DOORBELL_BYTES)?;
+                    Doorbell::new(&file).map_err(|error| unusable(DOORBELL, &error))?
+                }
             };
-            let bell = Bell::new(&file).map_err(|error| unusable(BELL, &error))?;
-            // Somebody else may have been faster, with the same file.
-            let _ = self.rings.bell.set(bell);
+            // Another thread may have set it first, with the same file.
+            let _ = self.rings.doorbell.set(doorbell);
         }
         Ok(path)
     }
 
-    /// Takes back what clients have not used for so long, and removes the rings of clients that are gone; says how
-    /// many these were, and how many records of them were not believed.
+    /// Recalls slabs that clients have not used for the given time, and removes the rings of clients that are gone.
+    /// Returns the number of removed rings, and of records that were rejected.
     pub fn tend_rings(&self, idle: Duration) -> Result<(usize, u64)> {
         let (mut gone, mut refused) = (0, 0);
         for channel in self.rings.all() {
@@ -466,11 +496,11 @@ impl Data {
         Ok((gone, refused))
     }
 
-    /// Hears a ring whose client is gone for the last time, and removes it.
+    /// Consumes a ring whose client is gone for the last time, and removes it.
     fn end_ring(&self, channel: &Arc<Channel>) -> Result<()> {
         let bound = channel.lock().bound;
         if let Some(file) = bound {
-            self.listen(file)?;
+            self.poll_file(file)?;
         }
         {
             let mut table = lock(&self.rings.table);
@@ -485,8 +515,8 @@ impl Data {
             let mut state = channel.lock();
             (state.job, state.release(u32::MAX))
         };
-        self.rings.came_back(job, unused);
-        // The note goes first: a ring without one is nobody's.
+        self.rings.add_unused(job, unused);
+        // The note goes first: a ring without one is ignored.
         self.disk.remove(&Note::name(channel.id))?;
         self.disk.remove(&ring_name(channel.id))
     }

@@ -1,15 +1,15 @@
-//! What the store itself remembers of a ring, in a file that no client sees.
+//! The store's own record of a ring, in a file that no client can access.
 //!
 //! ```text
-//! slot 0, 1   whose ring it is and what it is bound to; the newer of the two counts
-//! slot 2, 3   how many records were taken; the larger counts
-//! slot 4 …    the slabs that were granted and not given back
+//! slot 0, 1   owner and binding of the ring; the newer of the two is valid
+//! slot 2, 3   number of records taken; the larger is valid
+//! slot 4 …    the slabs that are granted and not released
 //! ```
 //!
-//! Whoever dies inside a slot leaves a checksum that is wrong. The other header, or the smaller count, stands then; a
-//! slab whose slot is torn was not yet told to the client, or is not needed any more.
+//! A crash while writing a slot leaves a wrong checksum. The other header, or the smaller count, is then used; a slab
+//! whose slot is torn was not yet sent to the client, or is not needed any more.
 
-use super::RingId;
+use super::{RingId, unreadable};
 use crate::data::disk::Disk;
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, RegionId, Result, Uid};
@@ -17,7 +17,7 @@ use forebay_shm::{Nonce, SLOT, Slots};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
-/// Most slabs that a ring has at once.
+/// Largest number of slabs of a ring.
 pub(super) const MOST_SLABS: u32 = 56;
 const TAKEN: u32 = 2;
 const SLABS: u32 = 4;
@@ -37,16 +37,16 @@ struct RawHeader {
     binding: U32,
 }
 
-/// Whose ring it is, and what it is bound to.
+/// The owner and the binding of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::data) struct Header {
     pub(super) nonce: Nonce,
-    /// The boot of the machine in which its stamps mean something, and what they mean.
+    /// The machine boot in which its stamps are valid, and their clock base.
     pub(super) boot: u64,
     pub(super) base: u64,
     pub(super) uid: Uid,
     pub(super) job: JobId,
-    /// No file has the number 0.
+    /// File id 0 means none.
     pub(super) file: FileId,
     pub(super) binding: u32,
 }
@@ -86,7 +86,7 @@ pub(super) struct SlabNote {
     pub(super) slots: u32,
 }
 
-/// The file with all of it.
+/// The note file of a ring.
 pub(in crate::data) struct Note {
     slots: Slots,
     sequence: u32,
@@ -100,7 +100,7 @@ impl Note {
         format!("m{:05}.note", id.0)
     }
 
-    /// The ring that a file's name belongs to.
+    /// The ring of a note file.
     pub(super) fn id_of(name: &str) -> Option<RingId> {
         name.strip_prefix('m')?.strip_suffix(".note")?.parse().ok().map(RingId)
     }
@@ -113,15 +113,17 @@ impl Note {
         Ok(note)
     }
 
-    /// What an earlier life left; `None` if it died while it made the ring.
+    /// Opens the note of an earlier process; `None` if that died while creating the ring. Fails if its device cannot
+    /// read it.
     pub(super) fn open(disk: &dyn Disk, id: RingId) -> Result<Option<(Note, Header)>> {
         let Some(file) = disk.open(&Note::name(id))? else { return Ok(None) };
         // Notes of earlier versions have fewer slots.
         let len = file.metadata().map_or(0, |facts| facts.len());
-        let Ok(slots) = Slots::new(&file, COUNT.min((len / SLOT as u64) as u32)) else { return Ok(None) };
-        if slots.count() < SLABS {
+        let count = COUNT.min((len / SLOT as u64) as u32);
+        if count < SLABS {
             return Ok(None);
         }
+        let slots = Slots::new(&file, count).map_err(|error| unreadable(disk, &Note::name(id), &error))?;
         let headers = [0, 1].map(|slot| header(slots.read(slot)));
         let Some((sequence, found)) = headers.into_iter().flatten().max_by_key(|(sequence, _)| *sequence)
         else {
@@ -165,7 +167,7 @@ impl Note {
         self.slots.write(TAKEN + older, &transmute!(raw));
     }
 
-    /// Notes a slab; false if there are as many as there can be.
+    /// Adds a slab; false if the note is full.
     pub(super) fn add_slab(&self, slab: &SlabNote) -> bool {
         let mut places = SLABS..self.slots.count();
         let Some(free) = places.find(|&slot| read_slab(self.slots.read(slot)).is_none()) else {
@@ -246,7 +248,7 @@ mod tests {
     use crate::data::CrashDisk;
 
     #[test]
-    fn whoever_dies_inside_a_slot_leaves_what_was_there_before() {
+    fn crash_while_writing_a_note_slot_leaves_the_previous_one() {
         let disk = CrashDisk::default();
         let id = RingId(7);
         assert_eq!(Note::id_of(&Note::name(id)), Some(id));
@@ -282,7 +284,7 @@ mod tests {
             spoil(slot);
         }
         assert_eq!(open(), (first, 41, (2..MOST_SLABS).collect()));
-        // One of an earlier version, with room for fewer slabs.
+        // A note of an earlier version, with space for fewer slabs.
         let file = disk.open(&Note::name(id)).unwrap().unwrap();
         file.set_len(u64::from(SLABS + 4) * SLOT as u64).unwrap();
         assert_eq!(open(), (first, 41, vec![2, 3]));

@@ -1,4 +1,4 @@
-//! Space that clients are granted ahead of what they write, and how it comes back.
+//! Slabs: space that is granted to clients before they write, and how it is recalled.
 
 use super::RingId;
 use super::channel::{Channel, Granted, State};
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The first grant to a ring; each is four times the one before, up to a bound.
+/// The first grant to a ring; each is four times the previous one, up to a limit.
 const FIRST_SLAB: u32 = 256 << 10;
-/// The largest.
+/// The largest grant.
 const LARGEST_SLAB: u64 = 32 << 20;
-/// All rings together get one part in so many of the capacity at once, and each of them one part in so many, however many
-/// they are.
+/// All rings together get at most 1/`SHARE` of the capacity at once; each gets at least 1/`LEAST_SHARE`, however many
+/// rings there are.
 const SHARE: u64 = 64;
 const LEAST_SHARE: u64 = 512;
 const LEAST_SLAB: u64 = 64 << 10;
-/// One journal slot for so many bytes, as in a whole region.
+/// One journal slot for this many bytes, as in a whole region.
 const BYTES_PER_SLOT: u32 = 2048;
 
-/// A slab, for a client.
+/// A granted slab, for its client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlabOffer {
     /// Its number.
@@ -34,30 +34,30 @@ pub struct SlabOffer {
     pub path: PathBuf,
     /// Bytes of the region.
     pub size: u32,
-    /// Tells the file from an earlier one of the same name.
+    /// Distinguishes the file from an earlier one of the same name.
     pub generation: u32,
-    /// Where in the region it is.
+    /// Its position in the region.
     pub start: u32,
-    /// Its bytes.
+    /// Its size.
     pub len: u32,
-    /// Most records for it.
+    /// Largest number of records for it.
     pub records: u32,
-    /// In which epoch it was granted.
+    /// The epoch in which it was granted.
     pub epoch: u64,
 }
 
-/// Slabs that are being taken back.
+/// Slabs that are being recalled.
 pub(super) struct Recall {
-    /// What the ring was bound to.
+    /// The file that the ring was bound to.
     file: Option<FileId>,
-    /// Those before this one.
+    /// The slabs before this one.
     before: u32,
-    /// Whether nobody is filling them.
+    /// Whether the client is not filling them.
     quiet: bool,
 }
 
 impl Recall {
-    /// Makes a ring's client ask before it fills anything again; `None` if it has nothing.
+    /// Makes a ring's client send a request before it fills anything again; `None` if it has no slabs.
     pub(super) fn begin(channel: &Channel) -> Option<Recall> {
         let mut state = channel.lock();
         if state.slabs.is_empty() {
@@ -69,8 +69,9 @@ impl Recall {
     }
 }
 
-/// Whether a ring gets nothing more before it was heard: it has as many slabs as it may, or its client has done with all.
-fn must_hear(state: &State, keep: u32) -> bool {
+/// Whether a ring must be consumed before it gets more: it has the largest number of slabs, or its client has finished
+/// all.
+fn must_consume(state: &State, keep: u32) -> bool {
     state.slabs.len() >= MOST_SLABS as usize
         || state.slabs.last().is_some_and(|granted| keep > granted.note.number)
 }
@@ -80,7 +81,7 @@ fn wanted(len: u32) -> Want {
 }
 
 impl Data {
-    /// How much a ring is granted next: at least `least` where that is possible.
+    /// The size of the next grant to a ring: at least `least` if possible.
     pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
         let usual =
             self.rings_state(ring, |state| FIRST_SLAB << (2 * state.grants).min(8)).unwrap_or(FIRST_SLAB);
@@ -96,7 +97,7 @@ impl Data {
         Some(look(&state))
     }
 
-    /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
+    /// Grants a slab to a ring of a user, whose client has finished all slabs before `keep`. Waits for space as any
     /// reservation does.
     pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
         let granted =
@@ -104,9 +105,9 @@ impl Data {
         granted.ok_or_else(|| ErrorKind::NoSpace.into())
     }
 
-    /// The same without waiting for anything; `None` says nothing about whether there is space.
+    /// Does the same without waiting; `None` does not mean that the buffer is full.
     pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabOffer>> {
-        if self.rings_state(ring, |state| must_hear(state, keep)) == Some(true) {
+        if self.rings_state(ring, |state| must_consume(state, keep)) == Some(true) {
             return Ok(None);
         }
         self.grant_by(uid, ring, keep, |file| {
@@ -122,7 +123,7 @@ impl Data {
         keep: u32,
         reserve: impl FnOnce(FileId) -> Result<Option<Grant>>,
     ) -> Result<Option<SlabOffer>> {
-        let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
+        let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
         let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
         let file = {
             let mut state = channel.lock();
@@ -167,41 +168,41 @@ impl Data {
         Ok(Some(offer))
     }
 
-    /// Somebody is about to get space for a file, and has done with the slabs before `keep`: others cannot read it
-    /// without asking any more.
+    /// Prepares a grant to a client that has finished the slabs before `keep`: ends other clients' leases on the file.
     fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
         let locked = self.files.get(file, || self.load(file))?;
         let mut locked = lock(&locked);
-        // What it has written is heard when somebody needs it, or has time for it: here its client waits for space.
-        if must_hear(&channel.lock(), keep) {
-            self.hear(file, &mut locked)?;
+        locked.check_unmapped()?;
+        // Otherwise its records are consumed later: the client is waiting for space.
+        if must_consume(&channel.lock(), keep) {
+            self.consume(file, &mut locked)?;
         }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
-            self.rings.came_back(state.job, state.release(keep));
+            self.rings.add_unused(state.job, state.release(keep));
         }
         if state.slabs.len() >= MOST_SLABS as usize {
-            return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
+            return Err(Error::new(ErrorKind::Busy, "the ring has the largest number of slabs"));
         }
         state.granting += 1;
         locked.index.leases.end_of_others(channel.id);
         Ok(())
     }
 
-    /// From now on somebody makes room when space is short: only what was not used for so long is taken back from
-    /// clients then, so that what they were given in their turn is theirs to fill.
+    /// Sets how long clients keep unused slabs when space is short. Used when the drain frees space: clients keep the
+    /// slabs that were granted to them in their turn.
     pub fn be_patient(&self, patience: Duration) {
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.rings.patience.store(nanos, Ordering::Relaxed);
     }
 
-    /// What jobs were granted and did not use, since this was asked last.
+    /// The granted bytes that jobs did not use since the last call.
     #[must_use]
     pub fn taken_back(&self) -> HashMap<JobId, u64> {
         std::mem::take(&mut *lock(&self.rings.unused))
     }
 
-    /// Takes back every slab that is not being filled just now; true if there was any.
+    /// Recalls all slabs that are not being filled at the moment; true if there were any.
     pub(in crate::data) fn recall_slabs(&self) -> Result<bool> {
         let patience = Duration::from_nanos(self.rings.patience.load(Ordering::Relaxed));
         let mut any = false;
@@ -211,7 +212,7 @@ impl Data {
         Ok(any)
     }
 
-    /// Takes back the slabs of a ring, if they are not being filled just now; true if there was any.
+    /// Recalls the slabs of a ring if they are not being filled at the moment; true if there were any.
     pub(super) fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
         match Recall::begin(channel) {
             Some(recall) => self.end_recall(channel, &recall).map(|()| true),
@@ -219,28 +220,28 @@ impl Data {
         }
     }
 
-    /// Gives up what was taken back. What the ring was granted meanwhile it keeps.
+    /// Releases recalled slabs. Slabs granted meanwhile stay.
     pub(super) fn end_recall(&self, channel: &Channel, recall: &Recall) -> Result<()> {
         if !recall.quiet {
-            // It is filling: when it asks for more it says what it has done with.
+            // The client is filling: its next request reports the slabs that it has finished.
             return Ok(());
         }
         if let Some(file) = recall.file {
-            self.listen(file)?;
+            self.poll_file(file)?;
         }
         let mut state = channel.lock();
-        self.rings.came_back(state.job, state.release(recall.before));
+        self.rings.add_unused(state.job, state.release(recall.before));
         state.grants = 0;
         Ok(())
     }
 
-    /// Makes whoever writes to a file by a ring ask before the next write.
+    /// Makes clients that write to a file through a ring send a request before their next write.
     pub fn recall_file(&self, file: FileId) {
-        self.rings.of(file).iter().for_each(|channel| channel.make_ask());
+        self.rings.of(file).iter().for_each(|channel| channel.revoke());
     }
 
-    /// Makes whoever writes by a ring ask before the next write.
+    /// Makes all clients with a ring send a request before their next write.
     pub fn recall_all(&self) {
-        self.rings.all().iter().for_each(|channel| channel.make_ask());
+        self.rings.all().iter().for_each(|channel| channel.revoke());
     }
 }

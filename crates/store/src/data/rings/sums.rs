@@ -1,18 +1,18 @@
-//! Checksums of what waits in a ring, made before it is heard: whoever needs the file does not wait for them.
+//! Checksums of waiting records, computed before they are consumed: operations that need the file do not wait for them.
 
 use super::channel::Channel;
 use crc32c::{crc32c, crc32c_combine};
 use forebay_shm::{Found, Ticket, View};
 
-/// Most bytes of neighbours that one checksum is made of.
+/// Largest number of adjacent bytes under one checksum.
 const RUN: u32 = 1 << 20;
 
-/// Checksums of bytes that follow each other in slabs.
+/// Checksums of consecutive bytes in slabs.
 #[derive(Default)]
 pub(super) struct Sums(Vec<(Ticket, u32)>);
 
 impl Sums {
-    /// The checksum of some bytes, where it is known.
+    /// The checksum of some bytes, if known.
     pub(super) fn of(&self, bytes: Ticket) -> Option<u32> {
         let first = self.0.iter().position(|(ticket, _)| bytes.begins_with(*ticket))?;
         let (mut done, mut crc) = self.0[first];
@@ -31,8 +31,8 @@ impl Sums {
 }
 
 impl Channel {
-    /// Makes the checksums of what waits, of about so many bytes, and says before which record it has ended. Nothing is
-    /// locked meanwhile, and nothing is believed: hearing uses a checksum only for the very bytes that it was made of.
+    /// Computes the checksums of about `most` waiting bytes, and returns the record before which it stopped. Nothing is
+    /// locked meanwhile, and nothing is trusted: consuming uses a checksum only for exactly the bytes that it covers.
     pub(super) fn sum_up(&self, most: u64) -> u64 {
         let (runs, until) = self.runs(most);
         let sums = runs.into_iter().map(|(ticket, view)| (ticket, crc32c(view.as_ref()))).collect();
@@ -40,8 +40,8 @@ impl Channel {
         until
     }
 
-    /// What waits, neighbours together, until it is so much and a write ends. As each byte of a slab is published once,
-    /// this is no more than was granted.
+    /// The waiting bytes, adjacent ones merged, until `most` is reached and a write ends. Each byte of a slab is
+    /// published once, so this is no more than was granted.
     fn runs(&self, most: u64) -> (Vec<(Ticket, View)>, u64) {
         let state = self.lock();
         let taken = state.note.taken();
@@ -86,7 +86,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     #[test]
-    fn a_checksum_is_known_of_the_bytes_it_was_made_of_and_of_neighbours_together() {
+    fn checksums_combine_for_adjacent_runs_only() {
         let file = std::fs::File::from(memfd_create("sums", MemfdFlags::CLOEXEC).unwrap());
         ftruncate(&file, 4096).unwrap();
         let mut grant = Arena::new(&file, 4096, 1).unwrap().grant(300).unwrap();

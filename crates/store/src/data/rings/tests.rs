@@ -1,10 +1,10 @@
-//! What becomes of records that are stamped around the beginning of a pass.
+//! Passes over rings: records stamped around the start of a pass, recalls, partial passes.
 
 use super::*;
 use crate::data::{DirDisk, Geometry, NoRings, Piece, Start};
 use crate::meta::MemoryKv;
 use forebay_model::Incarnation;
-use forebay_shm::{Commit, Window, Writer};
+use forebay_shm::{Commit, RwMap, Writer};
 use std::fs::OpenOptions;
 
 const GEOMETRY: Geometry = Geometry { regions: 8, size: 64 << 10, slots: 64 };
@@ -20,7 +20,7 @@ struct Client {
     writer: Writer,
     ring: RingOffer,
     slab: SlabOffer,
-    window: Window,
+    window: RwMap,
     used: u32,
 }
 
@@ -29,7 +29,7 @@ impl Client {
         let ring = data.bind_ring(UID, JobId(1), FILE, None, true).unwrap();
         let writer = Writer::open(&open(&ring.path), ring.nonce).unwrap();
         let slab = data.grant_slab(UID, ring.ring, 0, 32 << 10).unwrap();
-        let window = Window::new(&open(&slab.path), slab.size).unwrap();
+        let window = RwMap::new(&open(&slab.path), slab.size).unwrap();
         let used = slab.start;
         Client { writer, ring, slab, window, used }
     }
@@ -38,7 +38,7 @@ impl Client {
         self.write_part(offset, bytes, stamp, false);
     }
 
-    /// Part of a write, whose last part has no `more`.
+    /// Writes a part of a write; the last part has no `more`.
     fn write_part(&mut self, offset: u64, bytes: &[u8], stamp: u64, more: bool) {
         let (position, len) = (self.used, bytes.len() as u32);
         self.window.put(position, bytes);
@@ -57,32 +57,32 @@ fn store(dir: &tempfile::TempDir) -> Data {
     Data::open(disk, kv, GEOMETRY, Incarnation(3), start, Box::new(NoRings)).unwrap().0
 }
 
-/// A pass over the rings of the file that began at a moment.
+/// Runs a pass over the rings of the file that began at the given time.
 fn pass(data: &Data, begin: u64) {
     let state = data.files.get(FILE, || data.load(FILE)).unwrap();
-    data.hear_from(&data.rings.of(FILE), Pass::all(begin), FILE, &mut lock(&state)).unwrap();
+    data.consume_from(&data.rings.of(FILE), Pass::all(begin), FILE, &mut lock(&state)).unwrap();
 }
 
 fn bytes(data: &Data) -> Vec<u8> {
     let pieces = data.read(FILE, 0, 100).unwrap();
     let bytes = pieces.iter().flat_map(|piece| match piece {
         Piece::Bytes(view) => view.as_ref().to_vec(),
-        Piece::Zeros(_) | Piece::Behind(_) => panic!("there are no holes"),
+        Piece::Zeros(_) | Piece::Backing(_) | Piece::Copied(_) => panic!("there are no holes"),
     });
     bytes.collect()
 }
 
 #[test]
-fn only_what_was_stamped_before_a_pass_began_becomes_one_record() {
-    // One client writes twice, one behind the other; another writes to the second place at a time between, and is
-    // heard in the next pass only. (when the pass began, records, what the file holds)
+fn only_writes_stamped_before_a_pass_are_merged() {
+    // One client writes twice, adjacently. Another client writes to the second range at a time in between, and is
+    // consumed only in the next pass. (start of the pass, records, content of the file)
     let first = monotonic();
     let (between, second) = (first + 1000, first + 2000);
     let table: [(u64, usize, &[u8]); 3] = [
-        // The other's record was published after the beginning, so it had not returned when the second was stamped:
-        // the two are concurrent, and one order is as good as the other.
+        // The other record was published after the start, so its write had not returned when the second was stamped:
+        // the two are concurrent, and either order is correct.
         (second + 1, 1, b"aaaacccc"),
-        // It may have returned before the second was stamped: the second has to win.
+        // It may have returned before the second was stamped: the second must win.
         (second, 2, b"aaaabbbb"),
         (between, 2, b"aaaabbbb"),
     ];
@@ -104,17 +104,17 @@ fn only_what_was_stamped_before_a_pass_began_becomes_one_record() {
 }
 
 #[test]
-fn what_is_granted_while_a_ring_is_recalled_is_not_taken_back() {
+fn slab_granted_during_a_recall_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let data = store(&dir);
     let mut client = Client::new(&data);
     client.write(0, b"aaaa", monotonic());
     let channel = data.rings.of(FILE)[0].clone();
     let recall = slabs::Recall::begin(&channel).unwrap();
-    // It has seen that it has to ask, and asks.
+    // The client has seen that it must send a request, and sends it.
     let slab = data.grant_slab(UID, client.ring.ring, u32::MAX, 4096).unwrap();
     data.end_recall(&channel, &recall).unwrap();
-    let window = Window::new(&open(&slab.path), slab.size).unwrap();
+    let window = RwMap::new(&open(&slab.path), slab.size).unwrap();
     (client.used, client.window, client.slab) = (slab.start, window, slab);
     assert!(client.writer.enter(client.slab.epoch).is_some(), "it may fill it");
     client.write(4, b"bbbb", monotonic());
@@ -122,7 +122,7 @@ fn what_is_granted_while_a_ring_is_recalled_is_not_taken_back() {
 }
 
 #[test]
-fn what_is_written_while_checksums_are_made_waits_for_the_next_pass() {
+fn records_published_during_checksums_wait_for_the_next_pass() {
     let dir = tempfile::tempdir().unwrap();
     let data = store(&dir);
     let mut client = Client::new(&data);
@@ -133,50 +133,50 @@ fn what_is_written_while_checksums_are_made_waits_for_the_next_pass() {
     client.write_part(4, b"bbbb", now + 1, true);
     client.write_part(8, b"cc", now + 1, false);
     client.write(10, b"dddd", now + 2);
-    // As many whole writes as have so many bytes: (bytes, records)
+    // As many complete writes as have the given number of bytes: (bytes, records)
     for (most, records) in [(1, 1), (4, 1), (5, 3), (8, 3), (10, 3), (11, 4), (u64::MAX, 4)] {
         assert_eq!(channel.sum_up(most), records, "{most} bytes");
     }
     let until = channel.sum_up(5);
     client.write(14, b"ee", monotonic());
-    data.listen_until(FILE, channel.id, until).unwrap();
+    data.poll_file_until(FILE, channel.id, until).unwrap();
     assert_eq!(taken(), 3);
-    data.listen_until(FILE, channel.id, until).unwrap();
-    assert_eq!(taken(), 3, "that was heard");
+    data.poll_file_until(FILE, channel.id, until).unwrap();
+    assert_eq!(taken(), 3, "these are consumed already");
     let until = channel.sum_up(1);
-    data.listen_until(FILE, RingId(channel.id.0 + 1), until).unwrap();
-    assert_eq!(taken(), 5, "another ring's records say nothing about this one's");
+    data.poll_file_until(FILE, RingId(channel.id.0 + 1), until).unwrap();
+    assert_eq!(taken(), 5, "a record number of another ring does not limit this one");
     client.write(16, b"f", monotonic());
     let until = channel.sum_up(1);
     let mut other = Client::new(&data);
-    assert_eq!(taken(), 6, "who binds another ring to the file hears all of the first");
+    assert_eq!(taken(), 6, "binding another ring to the file consumes the first completely");
     client.write(17, b"g", monotonic());
     other.write(18, b"h", monotonic());
-    data.listen_until(FILE, channel.id, until).unwrap();
-    assert_eq!(taken(), 7, "of two rings all is heard");
+    data.poll_file_until(FILE, channel.id, until).unwrap();
+    assert_eq!(taken(), 7, "two rings are consumed completely");
     assert_eq!(bytes(&data), b"aaaabbbbccddddeefgh");
 }
 
 #[test]
-fn a_file_that_is_closed_with_much_to_hear_is_settled_when_it_was_heard() {
+fn size_of_a_closed_file_is_persisted_after_its_rings_are_consumed() {
     let dir = tempfile::tempdir().unwrap();
     let data = store(&dir);
     let mut client = Client::new(&data);
     let waits = || lock(&data.rings.closed).contains(&FILE);
-    let settled = || !lock(&data.files.get(FILE, || data.load(FILE)).unwrap()).unsettled;
+    let persisted = || !lock(&data.files.get(FILE, || data.load(FILE)).unwrap()).size_pending;
     for (records, at_once) in [(4, true), (5, false)] {
         (0..records).for_each(|at| client.write(at, b"a", monotonic()));
-        data.settle_soon(FILE).unwrap();
-        data.settle_heard().unwrap();
-        assert_eq!((waits(), data.rings.of(FILE)[0].glance().records() == 0), (!at_once, at_once));
-        // There is a processor for it, so nobody waits for a pause.
-        data.attend(1).unwrap();
-        data.settle_heard().unwrap();
-        assert!(!waits() && settled(), "{records} records");
+        data.persist_size_soon(FILE).unwrap();
+        data.persist_consumed_sizes().unwrap();
+        assert_eq!((waits(), data.rings.of(FILE)[0].ring_status().records() == 0), (!at_once, at_once));
+        // There is a free processor, so the ring is consumed without a pause of its client.
+        data.poll_rings(1).unwrap();
+        data.persist_consumed_sizes().unwrap();
+        assert!(!waits() && persisted(), "{records} records");
     }
     assert_eq!(bytes(&data), b"aaaaa");
     (0..5).for_each(|at| client.write(at, b"b", monotonic()));
-    data.settle_soon(FILE).unwrap();
-    data.settle_all().unwrap();
-    assert!(!waits() && settled(), "at the end of the process all are");
+    data.persist_size_soon(FILE).unwrap();
+    data.persist_all_sizes().unwrap();
+    assert!(!waits() && persisted(), "all sizes are persisted at the end of the process");
 }

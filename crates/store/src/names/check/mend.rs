@@ -1,58 +1,58 @@
-//! Mending what can be mended without losing anything.
+//! Repairs that lose no data.
 
 use super::{Checker, open_all};
 use crate::data::{self, Journals};
 use crate::meta::{Batch, Kv};
 use crate::names::key::Target;
-use crate::names::{Ask, Body, Inode, Names, Share, key};
+use crate::names::{Body, Inode, NameRequest, Names, Share, Verdict, key};
 use forebay_model::{FileId, FileKind, Gid, Members, Name, Result, Stamp, Uid};
 use std::sync::Arc;
 
-/// How something that is wrong is mended.
+/// A repair of a flaw.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Mend {
-    /// Finish or undo what was prepared.
+    /// Finish or undo prepared intents.
     Intents,
-    /// Count again; nothing if there is no such directory.
+    /// Correct the number of subdirectories; `None` if the directory does not exist.
     Share { store: usize, dir: FileId, subdirs: Option<u32> },
-    /// Let an inode know its names.
+    /// Correct the parents in an inode.
     Parents { store: usize, file: FileId, parents: Vec<FileId> },
-    /// Let a directory know its name.
+    /// Correct the name in a directory's inode.
     Name { store: usize, dir: FileId, name: Name },
-    /// Note that a file has no name.
+    /// Record that a file has no name.
     Orphan { store: usize, file: FileId },
-    /// Take away a name that leads nowhere.
+    /// Remove a dangling name.
     Entry { store: usize, dir: FileId, name: Name },
-    /// Give what has lost its name another one in the root directory.
+    /// Link a file that has lost its name into the root directory.
     Adopt { store: usize, file: FileId, kind: FileKind },
-    /// Make a directory again of which only entries are left, and perhaps a name.
+    /// Recreate a directory of which only entries remain, and possibly a name.
     Revive { store: usize, dir: FileId, name: Option<(FileId, Name)> },
-    /// Have a file's length gathered again.
+    /// Mark the size of a file as unknown, so that it is gathered again.
     Unsettle { store: usize, file: FileId },
-    /// Have the length of what a store holds of a file found out again.
+    /// Recompute the size of a store's part of a file.
     Length { store: usize, file: FileId },
-    /// Forget the bytes of a file that has no inode.
+    /// Remove the bytes of a file that has no inode.
     Bytes { store: usize, file: FileId, after: Stamp },
 }
 
-/// How often what was mended is looked at again: a name changes counts, and a directory that is back its own name's.
+/// Maximum number of rounds: a repaired name changes counts, and a recreated directory changes the count of its parent.
 const ROUNDS: usize = 4;
 
-/// Mends what is safe to mend in the stores of all servers of a service, and says what it did. Names that lead nowhere
-/// are taken away only if `drop_dangling`: what they led to may come back with a copy of a store. To be used while
-/// nobody serves the stores.
+/// Makes all safe repairs in the stores of all servers of a service and returns a description of each. Dangling names
+/// are removed only with `drop_dangling`: their files may return with a copy of a store. No server may be running on
+/// the stores.
 pub fn repair(members: &Members, stores: &[Arc<dyn Kv>], drop_dangling: bool) -> Result<Vec<String>> {
     repair_at_rest(members, stores, &[], drop_dangling)
 }
 
-/// As [`repair`], with the journals of all stores.
+/// Like [`repair`], with the journals of all stores.
 pub(crate) fn repair_at_rest(
     members: &Members,
     stores: &[Arc<dyn Kv>],
     journals: &[Journals<'_>],
     drop_dangling: bool,
 ) -> Result<Vec<String>> {
-    let mut done = settle_intents(&open_all(members, stores)?)?;
+    let mut done = resolve_intents(&open_all(members, stores)?)?;
     let plain: Vec<&dyn Kv> = stores.iter().map(|kv| &**kv).collect();
     for _ in 0..ROUNDS {
         let found = Checker::run(Some(members).filter(|members| !members.is_single()), &plain, journals);
@@ -82,8 +82,9 @@ pub(crate) fn repair_at_rest(
     Ok(done)
 }
 
-/// Finishes what was decided and undoes what was not. Nobody serves: what no coordinator has noted never was.
-fn settle_intents(all: &[Names]) -> Result<Vec<String>> {
+/// Finishes decided intents and undoes all others. No server is running, so an intent that its coordinator has not
+/// recorded is undone.
+fn resolve_intents(all: &[Names]) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for names in all {
         for intent in names.prepared() {
@@ -94,13 +95,17 @@ fn settle_intents(all: &[Names]) -> Result<Vec<String>> {
             };
             if let Some(verdict) = verdict {
                 names.finish(intent, verdict)?;
-                done.push(format!("server {}: {intent:?} is {verdict:?} now", names.server()));
+                let what = match verdict {
+                    Verdict::Done => "finished",
+                    Verdict::Undone => "undid",
+                };
+                done.push(format!("server {}: {what} intent {}", names.server(), intent.0));
             }
         }
     }
     for names in all {
         for (server, ask) in names.unfinished()? {
-            let Ask::Finish(intent, _) = ask else { continue };
+            let NameRequest::Finish(intent, _) = ask else { continue };
             let is_there = all.iter().any(|other| other.server() == server);
             if is_there {
                 names.told(server, intent)?;
@@ -111,12 +116,12 @@ fn settle_intents(all: &[Names]) -> Result<Vec<String>> {
 }
 
 impl Mend {
-    /// Whether something goes that may be wanted, should a copy of a store come back.
+    /// Whether the repair removes something that a restored copy of a store might need.
     pub(super) fn takes_away(&self) -> bool {
         matches!(self, Mend::Entry { .. } | Mend::Bytes { .. })
     }
 
-    /// Does it, and says what was done; nothing if it could not be done here.
+    /// Makes the repair and returns its description; `None` if it cannot be made on these stores.
     fn apply(self, stores: &[&dyn Kv], home: &dyn Fn(&Name) -> Option<usize>) -> Result<Option<String>> {
         let mut batch = Batch::default();
         let (store, how) = match self {
@@ -127,20 +132,20 @@ impl Mend {
             }
             Mend::Parents { store, file, parents } => {
                 change(stores[store], &mut batch, file, |inode| inode.parents = parents)?;
-                (store, "its names are noted".to_owned())
+                (store, "recorded its names".to_owned())
             }
             Mend::Name { store, dir, name } => {
                 change(stores[store], &mut batch, dir, |inode| inode.call(&name))?;
-                (store, "it is told".to_owned())
+                (store, "recorded its name".to_owned())
             }
             Mend::Orphan { store, file } => {
                 change(stores[store], &mut batch, file, |inode| inode.parents.clear())?;
                 batch.put(key::orphan(file), []);
-                (store, "it goes when a server starts".to_owned())
+                (store, "a server will remove it at its next start".to_owned())
             }
             Mend::Entry { store, dir, name } => {
                 batch.remove(key::entry(dir, &name));
-                (store, "the name is taken away".to_owned())
+                (store, "removed the name".to_owned())
             }
             Mend::Adopt { store, file, kind } => {
                 return adopt(stores, store, Target { file, kind }, None, home);
@@ -152,23 +157,23 @@ impl Mend {
             }
             Mend::Revive { store, dir, name: Some((parent, name)) } => {
                 batch.put(key::inode(dir), directory(stores, parent, Some(name))?.encode());
-                (store, "it is made again, for its owner only".to_owned())
+                (store, "recreated it, accessible to its owner only".to_owned())
             }
             Mend::Unsettle { store, file } => {
                 change(stores[store], &mut batch, file, |inode| {
                     if let Body::File { extent, .. } = &mut inode.body {
-                        extent.unsettled = true;
+                        extent.size_pending = true;
                     }
                 })?;
-                (store, "its length will be gathered again".to_owned())
+                (store, "its size will be gathered again".to_owned())
             }
             Mend::Length { store, file } => {
-                data::unsettle(stores[store], file, &mut batch)?;
-                (store, "its length will be found out again".to_owned())
+                data::mark_size_pending(stores[store], file, &mut batch)?;
+                (store, "its size will be recomputed".to_owned())
             }
             Mend::Bytes { store, file, after } => {
                 data::forget(file, after, &mut batch);
-                (store, "they are forgotten".to_owned())
+                (store, "removed them".to_owned())
             }
         };
         stores[store].commit(batch)?;
@@ -188,7 +193,7 @@ fn count(kv: &dyn Kv, batch: &mut Batch, dir: FileId, subdirs: Option<u32>) -> R
     Ok(())
 }
 
-/// Gives something a name in the root directory. Whoever dies in the middle of it finds the rest next time.
+/// Links a file into the root directory. After a crash in between, the next repair completes it.
 fn adopt(
     stores: &[&dyn Kv],
     store: usize,
@@ -211,7 +216,8 @@ fn adopt(
     Ok(Some(format!("it is /{name} now")))
 }
 
-/// A directory of which nothing is known: it belongs to whom the root directory belongs to, and to nobody else.
+/// The inode of a directory with unknown attributes: it belongs to the owner of the root directory and is accessible to
+/// that owner only.
 fn directory(stores: &[&dyn Kv], parent: FileId, name: Option<Name>) -> Result<Inode> {
     let mut owner = (Uid(0), Gid(0));
     for kv in stores {

@@ -1,4 +1,4 @@
-//! Is a namespace what it should be?
+//! Consistency check of a namespace.
 
 mod mend;
 mod read;
@@ -18,26 +18,26 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Most findings that are told one by one.
+/// Maximum number of findings reported individually.
 const MAX_FINDINGS: usize = 1000;
-/// Most directories above a file; more are a loop.
+/// Maximum number of directories above a file; more indicate a loop.
 const MAX_DEPTH: usize = 4096;
 
-/// Reads the whole namespace of a server that is alone and says what is wrong with it, one sentence each; nothing if
-/// all is well. To be used while nobody changes it.
+/// Checks the whole namespace of a single server and returns one sentence per flaw. No server may be running on the
+/// store.
 #[must_use]
 pub fn check(kv: &dyn Kv) -> Vec<String> {
     sentences(Checker::run(None, &[kv], &[]).report())
 }
 
-/// As [`check`], over the stores of all servers of a service. What a store that is not given should hold is taken to
-/// be there.
+/// Like [`check`], over the stores of all servers of a service. Records of a store that is not given are assumed to
+/// exist.
 #[must_use]
 pub fn check_all(members: &Members, stores: &[&dyn Kv]) -> Vec<String> {
     sentences(Checker::run(Some(members), stores, &[]).report())
 }
 
-/// As [`check_all`] with the journals of all stores, and what kind of thing each is.
+/// Like [`check_all`], with the journals of all stores; also returns the kind of each flaw.
 pub(crate) fn check_at_rest(members: &Members, stores: &[&dyn Kv], journals: &[Journals<'_>]) -> Vec<Flaw> {
     let members = Some(members).filter(|members| !members.is_single());
     Checker::run(members, stores, journals).report()
@@ -47,23 +47,23 @@ fn sentences(flaws: Vec<Flaw>) -> Vec<String> {
     flaws.into_iter().map(|flaw| flaw.what).collect()
 }
 
-/// What kind of thing is wrong.
+/// The kind of a flaw.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A record cannot be read, or a store is missing.
     Store,
-    /// A name leads nowhere, or is in the wrong place.
+    /// A name is dangling or misplaced.
     Name,
-    /// Names or directories are miscounted.
+    /// Names or subdirectories are miscounted.
     Links,
-    /// Something has no name, or belongs to nothing.
+    /// A file has no name, or a record belongs to no file.
     Orphan,
-    /// Directories are in each other.
+    /// Directories form a loop.
     Loop,
-    /// Something over several servers was never finished.
+    /// An operation over several servers was not finished.
     Intent,
-    /// A length is wrong.
+    /// A size is wrong.
     Size,
     /// Bytes were lost with an earlier store.
     Lost,
@@ -71,68 +71,68 @@ pub enum Kind {
     Region,
 }
 
-/// Something that is wrong with the stores of a service.
+/// A flaw of the stores of a service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Flaw {
-    /// What kind of thing.
+    /// The kind.
     pub kind: Kind,
-    /// A sentence for people.
+    /// A sentence for display.
     pub what: String,
-    /// Whether repairing takes care of it, without losing anything.
+    /// Whether a repair fixes it without losing data.
     pub safe: bool,
 }
 
-/// What is known of an inode.
+/// What the check knows of an inode.
 struct Seen {
     kind: FileKind,
     parents: Vec<FileId>,
-    /// What a directory says it is called.
+    /// The name recorded in a directory's inode.
     name: Option<Name>,
-    /// The entries that were found for it.
+    /// The entries that lead to it.
     names: Vec<(FileId, Name)>,
     orphan: bool,
     store: usize,
-    /// Where the bytes of a file are, and what is said of its length.
+    /// The layout of a file's bytes, and the recorded size.
     bytes: Option<Box<(Layout, Extent)>>,
-    /// Which lives of their stores hold its bytes.
-    lives: Vec<Incarnation>,
+    /// The incarnations of the stores that hold its bytes.
+    incarnations: Vec<Incarnation>,
 }
 
-/// What a home says about a directory, and what is there.
+/// A server's share of a directory: recorded and actual values.
 #[derive(Default)]
 struct Counted {
     says: Option<Share>,
     found: u32,
 }
 
-/// Something that is wrong.
+/// A flaw found.
 struct Finding {
     kind: Kind,
     what: String,
-    /// How it can be mended.
+    /// How it can be repaired.
     mend: Option<Mend>,
 }
 
 #[derive(Default)]
 struct Checker<'a> {
     members: Option<&'a Members>,
-    /// The servers of the stores, in their order.
+    /// The servers of the stores, in order.
     servers: Vec<Option<ServerId>>,
     seen: HashMap<FileId, Seen>,
     counted: BTreeMap<(usize, FileId), Counted>,
-    /// Who has to finish which intents, and which of them are done.
+    /// Unfinished prepared intents by store.
     prepared: Vec<(usize, IntentId)>,
     decided: HashSet<IntentId>,
-    /// What the stores hold of files' bytes.
+    /// The bytes of files in the stores.
     rests: Vec<Rest>,
-    /// Directories that do not exist, and have entries.
+    /// Directories that have entries but no inode.
     missing: BTreeSet<FileId>,
-    /// Names of directories that do not exist.
+    /// Names of missing directories.
     dangling: Vec<(usize, FileId, Name, FileId)>,
-    /// The first count of an id that each store has not handed out.
+    /// The high-water mark of ids of each store.
     marks: Vec<u64>,
     findings: Vec<Finding>,
-    untold: usize,
+    unreported: usize,
 }
 
 impl<'a> Checker<'a> {
@@ -177,25 +177,25 @@ impl<'a> Checker<'a> {
     fn find_kind(&mut self, kind: Kind, what: String, mend: Option<Mend>) {
         match self.findings.len() < MAX_FINDINGS || mend.is_some() {
             true => self.findings.push(Finding { kind, what, mend }),
-            false => self.untold += 1,
+            false => self.unreported += 1,
         }
     }
 
     fn report(self) -> Vec<Flaw> {
-        let more = self.findings.len().saturating_sub(MAX_FINDINGS) + self.untold;
-        let told = self.findings.into_iter().take(MAX_FINDINGS).map(|found| Flaw {
+        let more = self.findings.len().saturating_sub(MAX_FINDINGS) + self.unreported;
+        let flaws = self.findings.into_iter().take(MAX_FINDINGS).map(|found| Flaw {
             kind: found.kind,
             what: found.what,
             safe: found.mend.is_some_and(|mend| !mend.takes_away()),
         });
-        let mut told: Vec<Flaw> = told.collect();
+        let mut flaws: Vec<Flaw> = flaws.collect();
         if more > 0 {
-            told.push(Flaw { kind: Kind::Store, what: format!("and {more} more"), safe: false });
+            flaws.push(Flaw { kind: Kind::Store, what: format!("and {more} more"), safe: false });
         }
-        told
+        flaws
     }
 
-    /// Whether the store that should hold an inode is not among those that were read.
+    /// Whether the store that should hold an inode was not given.
     fn is_absent(&self, file: FileId) -> bool {
         self.members.is_some_and(|members| {
             let authority = members.authority(file);
@@ -203,7 +203,7 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// Says which stores are missing.
+    /// Reports the missing stores.
     fn complete(&mut self) {
         let Some(members) = self.members else { return };
         for server in members.servers() {
@@ -214,7 +214,7 @@ impl<'a> Checker<'a> {
         for server in self.servers.clone().into_iter().flatten() {
             if !members.contains(server) {
                 self.find(format!(
-                    "server {server}, whose store was checked, does not belong to the service"
+                    "server {server}, whose store was checked, is not a member of the service"
                 ));
             }
         }
@@ -257,14 +257,14 @@ impl<'a> Checker<'a> {
             Some(child) => {
                 child.names.push((dir, name));
                 if child.kind != target.kind {
-                    let text = format!("{entry}: its inode {} is of another kind", target.file);
+                    let text = format!("{entry}: its inode {} has another type", target.file);
                     self.find_kind(Kind::Name, text, None);
                 }
             }
         }
     }
 
-    /// Does every inode know its names?
+    /// Checks that every inode records its names.
     fn names(&mut self) {
         let mut seen = std::mem::take(&mut self.seen);
         let mut ids: Vec<_> = seen.keys().copied().collect();
@@ -274,7 +274,7 @@ impl<'a> Checker<'a> {
             let inode = seen.get_mut(&id).expect("the ids are those of the map");
             let mut names: Vec<_> = inode.names.iter().map(|(dir, _)| *dir).collect();
             if id == FileId::ROOT {
-                // The one directory without an entry.
+                // The root is the only directory without an entry.
                 names.push(FileId::ROOT);
             }
             names.sort_unstable();
@@ -308,7 +308,7 @@ impl<'a> Checker<'a> {
                 let mend = Mend::Orphan { store: inode.store, file: id };
                 let mend = match inode.parents.is_empty() {
                     true => mend,
-                    // It had one, and nobody has taken it away.
+                    // It had a name that was not removed by an operation.
                     false => Mend::Adopt { store: inode.store, file: id, kind: inode.kind },
                 };
                 let text = format!("file {id} has no name and is no orphan");
@@ -323,14 +323,14 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Is what each home counts for a directory right?
+    /// Checks the share of every server for a directory.
     fn counts(&mut self) {
         for ((store, dir), Counted { says, found }) in std::mem::take(&mut self.counted) {
             let exists = self.seen.get(&dir).is_some_and(|seen| seen.kind == FileKind::Directory);
             let mend = Some(Mend::Share { store, dir, subdirs: exists.then_some(found) });
             if !exists && says.is_some() && !self.is_absent(dir) {
                 let text = format!("counts of directory {dir}, which does not exist");
-                // It comes back if entries are left of it.
+                // The directory will be recreated if it has entries.
                 let mend = mend.filter(|_| !self.missing.contains(&dir));
                 self.find_kind(Kind::Links, text, mend);
             } else if exists && says.unwrap_or_default().subdirs != found {
@@ -344,22 +344,25 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Is anything locked?
+    /// Checks for unfinished intents.
     fn open_intents(&mut self) {
         for (store, intent) in std::mem::take(&mut self.prepared) {
             let server = self.servers[store].map_or_else(|| "?".to_owned(), |server| server.to_string());
             let coordinator = intent.coordinator();
             let text = match self.decided.contains(&intent) {
-                true => format!("server {server} has not finished {intent:?} of server {coordinator}"),
+                true => {
+                    format!("server {server} has not finished intent {} of server {coordinator}", intent.0)
+                }
                 false => format!(
-                    "server {server} has prepared {intent:?}, which server {coordinator} does not know"
+                    "server {server} has prepared intent {}, which server {coordinator} does not know",
+                    intent.0
                 ),
             };
             self.find_kind(Kind::Intent, text, Some(Mend::Intents));
         }
     }
 
-    /// Does every directory lead up to the root?
+    /// Checks that every directory is reachable from the root.
     fn reachable(&mut self) {
         if self.seen.get(&FileId::ROOT).is_none_or(|root| root.kind != FileKind::Directory) {
             if !self.is_absent(FileId::ROOT) {
@@ -396,38 +399,42 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Directories of which only entries are left can be given an inode again, and keep a name that is left of them.
+    /// Directories of which only entries remain can get a new inode, and keep a remaining name.
     fn revive(&mut self) {
         let mut missing = std::mem::take(&mut self.missing);
         for (store, dir, name, file) in std::mem::take(&mut self.dangling) {
             let text = format!("entry {name:?} of directory {dir}: its inode {file} is missing");
-            let mend = match self.cradle(file).filter(|_| missing.remove(&file)) {
-                Some(cradle) => Mend::Revive { store: cradle, dir: file, name: Some((dir, name)) },
+            let mend = match self.store_for_inode(file).filter(|_| missing.remove(&file)) {
+                Some(store_for_inode) => {
+                    Mend::Revive { store: store_for_inode, dir: file, name: Some((dir, name)) }
+                }
                 None => Mend::Entry { store, dir, name },
             };
             self.find_kind(Kind::Name, text, Some(mend));
         }
         for dir in missing {
-            let mend = self.cradle(dir).map(|store| Mend::Revive { store, dir, name: None });
+            let mend = self.store_for_inode(dir).map(|store| Mend::Revive { store, dir, name: None });
             self.find_kind(Kind::Orphan, format!("directory {dir} has entries, and no inode or name"), mend);
         }
     }
 
-    /// The store that can hold the inode of a file of which nothing is left: one that will not hand out its id again.
-    fn cradle(&self, file: FileId) -> Option<usize> {
+    /// The store for the new inode of a lost file: one that will not allocate its id again.
+    fn store_for_inode(&self, file: FileId) -> Option<usize> {
         let authority = self.members.map_or(file.maker(), |members| members.authority(file));
         let store = self.servers.iter().position(|server| *server == Some(authority))?;
         (file.count() < self.marks[store]).then_some(store)
     }
 }
 
-/// Opens the namespaces of all stores, so that they can be mended.
+/// Opens the namespaces of all stores for repair.
 fn open_all(members: &Members, stores: &[Arc<dyn Kv>]) -> forebay_model::Result<Vec<Names>> {
     let members = Arc::new(members.clone());
     let open = |kv: &Arc<dyn Kv>| {
         let server = super::ids::Mark::load(&**kv)?.server;
         if !members.contains(server) {
-            return Err(super::damaged(format!("it says that it is of server {server}, which is not known")));
+            return Err(super::damaged(format!(
+                "it belongs to server {server}, which is not a member of the service"
+            )));
         }
         let names = Names::open(Arc::clone(kv), server)?;
         names.join(Arc::clone(&members), Box::new(|_| false))?;

@@ -1,4 +1,4 @@
-//! Reading every record of a namespace.
+//! Reads every record of a namespace.
 
 use super::{Checker, Kind, Seen};
 use crate::meta::Kv;
@@ -11,7 +11,7 @@ use forebay_model::{FileId, Result};
 use std::ops::ControlFlow;
 
 impl Checker<'_> {
-    /// Whose store is this?
+    /// Reads the server id of a store.
     pub(super) fn mark(&mut self, kv: &dyn Kv) {
         let mark = Mark::load(kv).map_err(|error| self.find(error.to_string())).ok();
         self.servers.push(mark.map(|mark| mark.server));
@@ -47,11 +47,11 @@ impl Checker<'_> {
             _ => None,
         };
         let (kind, parents) = (inode.kind(), inode.parents);
-        let (bytes, lives) = match inode.body {
+        let (bytes, incarnations) = match inode.body {
             Body::File { layout, incarnations, extent } => (Some(Box::new((layout, extent))), incarnations),
             _ => (None, Vec::new()),
         };
-        let seen = Seen { kind, parents, name, names: Vec::new(), orphan: false, store, bytes, lives };
+        let seen = Seen { kind, parents, name, names: Vec::new(), orphan: false, store, bytes, incarnations };
         self.seen.insert(id, seen);
     }
 

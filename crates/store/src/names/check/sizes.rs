@@ -1,4 +1,4 @@
-//! Is what inodes say of lengths what the stores hold, and is all of it there?
+//! Checks recorded sizes against the bytes in the stores, and finds lost bytes.
 
 use super::{Checker, Kind, Mend, Seen};
 use crate::data::{Held, MAX_FILE, Rest};
@@ -25,7 +25,7 @@ impl Checker<'_> {
         self.rests = rests;
     }
 
-    /// Does what one store holds of a file fit what is said elsewhere?
+    /// Checks one store's part of a file against the records of others.
     fn one_size(&mut self, store: usize, file: FileId, held: &Held, rests: &[Rest]) {
         let (holder, size) = (self.holder(store), held.size());
         if size > MAX_FILE {
@@ -43,7 +43,7 @@ impl Checker<'_> {
             }
             return;
         };
-        // Whoever has the inode may have noted a length, also where it holds none of the bytes.
+        // The server of the inode may have recorded a size even if it holds none of the bytes.
         let fits = self.servers[store].is_none_or(|server| layout.servers.contains(&server))
             || (store == home && held.end == 0);
         if !fits {
@@ -53,14 +53,14 @@ impl Checker<'_> {
             );
             return self.find_kind(Kind::Size, text, None);
         }
-        if !held.unsettled && held.end > held.noted.unwrap_or(0) {
+        if !held.size_pending && held.end > held.noted.unwrap_or(0) {
             let noted = held.noted.unwrap_or(0);
             let text =
                 format!("{holder} has noted {noted} bytes of {}, and holds {}", self.shown(file), held.end);
             self.find_kind(Kind::Size, text, Some(Mend::Length { store, file }));
         }
         let changing = [home, store].iter().any(|&store| rests[store].changing.contains(&file));
-        if home == store || extent.unsettled || changing {
+        if home == store || extent.size_pending || changing {
             return;
         }
         let at_home = rests[home].files.get(&file).map_or(0, Held::size);
@@ -77,10 +77,10 @@ impl Checker<'_> {
         self.find_kind(Kind::Size, text, Some(Mend::Unsettle { store: home, file }));
     }
 
-    /// Bytes of a file that were in stores, or lives of stores, that are gone.
+    /// Bytes of a file in stores, or incarnations of stores, that are gone.
     fn lost(&mut self, file: FileId, rests: &[Rest]) {
         let Some((home, layout, extent)) = self.seen.get(&file).and_then(Seen::bytes) else { return };
-        let lives = self.seen.get(&file).map(|seen| seen.lives.clone()).unwrap_or_default();
+        let incarnations = self.seen.get(&file).map(|seen| seen.incarnations.clone()).unwrap_or_default();
         let servers = self.servers.clone();
         let of = |server: ServerId| servers.iter().position(|one| *one == Some(server));
         let held = |store: usize| rests[store].files.get(&file);
@@ -92,7 +92,9 @@ impl Checker<'_> {
             let below = match held(store) {
                 Some(held) => held.lost_below,
                 None if other
-                    && rests[store].incarnation.is_some_and(|life| Some(&life) != lives.get(index)) =>
+                    && rests[store]
+                        .incarnation
+                        .is_some_and(|incarnation| Some(&incarnation) != incarnations.get(index)) =>
                 {
                     size
                 }
@@ -102,7 +104,7 @@ impl Checker<'_> {
             let there = held(store).map_or(0, |held| held.there_below(limit));
             let lost = layout.share(index, limit).saturating_sub(there);
             let what = match (lost, below) {
-                (0, u64::MAX) => "how much of it nobody knows".to_owned(),
+                (0, u64::MAX) => "an unknown number of bytes".to_owned(),
                 (0, _) => continue,
                 (lost, _) => format!("{lost} bytes"),
             };
@@ -118,7 +120,7 @@ impl Checker<'_> {
         self.servers[store].map_or_else(|| "a store".to_owned(), |server| format!("server {server}"))
     }
 
-    /// A file by one of its paths, where one leads to it.
+    /// A file by one of its paths, if it has one.
     pub(super) fn shown(&self, file: FileId) -> String {
         match self.path(file) {
             Some(path) => format!("{path} (file {file})"),
@@ -141,12 +143,12 @@ impl Checker<'_> {
 }
 
 impl Seen {
-    /// Whether it is a file that was not removed.
+    /// Whether it is a regular file that was not removed.
     fn is_file(&self) -> bool {
         self.bytes.is_some() && !(self.orphan && self.names.is_empty())
     }
 
-    /// The store with its inode, and what that says of its bytes.
+    /// The store of its inode, its layout and recorded size.
     fn bytes(&self) -> Option<(usize, Layout, Extent)> {
         self.bytes.as_deref().map(|(layout, extent)| (self.store, layout.clone(), *extent))
     }

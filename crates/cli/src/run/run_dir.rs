@@ -1,0 +1,203 @@
+//! The directory of one run, in memory: a store, a server, and a note of the target.
+//!
+//! It outlives this process if that is killed, and has all that another process needs to drain the data.
+
+use crate::exec::mounted_mark;
+use crate::failure::{Failure, Outcome};
+use crate::server_process::ServerProcess;
+use crate::up::fitting_memory;
+use forebay_client::{PAGE, RunCounts};
+use forebay_model::Bytes;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MEMORY: &str = "/dev/shm";
+const NOTE: &str = "run.json";
+const LOCK: &str = "lock";
+const COUNTS: &str = "counts";
+/// How long the server of a killed run may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Space that the store needs beside file data.
+const EXTRA: u64 = 32 << 20;
+
+/// What a resumed run has to know.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The target directory, if one was given.
+    pub(super) pfs: Option<PathBuf>,
+    /// The command line of the program, for messages.
+    pub(super) command: String,
+}
+
+impl Note {
+    fn read(dir: &Path) -> Outcome<Note> {
+        let path = dir.join(NOTE);
+        let text = std::fs::read(&path).map_err(|error| Failure::local("read", &path, &error))?;
+        let wrong = |error| Failure::Failed(format!("{} is not the note of a run: {error}", path.display()));
+        serde_json::from_slice(&text).map_err(wrong)
+    }
+}
+
+/// The directory of a run, locked by this process.
+pub(super) struct RunDir {
+    dir: PathBuf,
+    pub(super) server_process: ServerProcess,
+    pub(super) note: Note,
+    _lock: File,
+}
+
+fn prefix() -> String {
+    format!("forebay-run-{}-", rustix::process::geteuid().as_raw())
+}
+
+impl RunDir {
+    /// Creates a directory with a buffer of this capacity.
+    pub(super) fn make(capacity: Option<Bytes>, policy: Option<String>, note: Note) -> Outcome<RunDir> {
+        let capacity = fitting(capacity)?;
+        let dir = tempfile::Builder::new().prefix(&prefix()).permissions(private()).tempdir_in(MEMORY);
+        let dir = dir.map_err(|error| Failure::local("make a directory in", Path::new(MEMORY), &error))?;
+        let lock = lock(dir.path())?;
+        let write = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).map_err(|error| Failure::local("write", &path, &error))
+        };
+        let text = serde_json::to_vec(&note)
+            .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?;
+        write(NOTE, &text)?;
+        write(COUNTS, &[0; PAGE])?;
+        let server_process = ServerProcess::new(dir.path(), Some(capacity))
+            .with_policy(policy)
+            .with_backing(note.pfs.as_deref());
+        // From now on the directory is removed only when it has no data.
+        Ok(RunDir { dir: dir.keep(), server_process, note, _lock: lock })
+    }
+
+    /// Takes over the directory of an earlier run.
+    pub(super) fn take_over(dir: &Path) -> Outcome<RunDir> {
+        let note = Note::read(dir)?;
+        make_private(dir)?;
+        let lock = lock(dir)?;
+        await_end(&dir.join("store").join("lock"))?;
+        // Processes left over from the program do not know this socket and cannot write any more.
+        let server_process =
+            ServerProcess::new(dir, None).with_socket("resume").with_backing(note.pfs.as_deref());
+        Ok(RunDir { dir: dir.to_owned(), server_process, note, _lock: lock })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Sets the target of the drain.
+    pub(super) fn set_backing(&mut self, pfs: PathBuf) {
+        self.server_process.set_backing(&pfs);
+        self.note.pfs = Some(pfs);
+    }
+
+    /// The page of call counters that the program's processes share.
+    pub(super) fn counts_file(&self) -> PathBuf {
+        self.dir.join(COUNTS)
+    }
+
+    /// Whether programs of the run used a private mount.
+    pub(super) fn was_mounted(&self) -> bool {
+        mounted_mark(&self.counts_file()).exists()
+    }
+
+    pub(super) fn counts(&self) -> RunCounts {
+        // A page that cannot be read counts as empty.
+        std::fs::read(self.counts_file()).ok().and_then(|page| RunCounts::read(&page)).unwrap_or_default()
+    }
+
+    /// Whether the directory has a store.
+    pub(super) fn has_store(&self) -> bool {
+        self.server_process.store().join("store").exists()
+    }
+
+    /// Removes the directory with all data.
+    pub(super) fn remove(mut self) -> Outcome {
+        self.server_process.clear()?;
+        std::fs::remove_dir_all(&self.dir).map_err(|error| Failure::local("remove", &self.dir, &error))
+    }
+}
+
+/// Permissions that admit only the user of the run.
+fn private() -> Permissions {
+    Permissions::from_mode(0o700)
+}
+
+/// Makes the directory of an earlier run private. Refuses a directory of another user: its store would be
+/// drained with the privileges of the user who resumes it.
+fn make_private(dir: &Path) -> Outcome {
+    let failed = |error| Failure::local("use", dir, &error);
+    let (owner, me) = (dir.symlink_metadata().map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
+    if owner != me {
+        return Err(Failure::Failed(format!(
+            "{} belongs to user {owner}, so user {me} cannot resume it: resume it as user {owner}",
+            dir.display()
+        )));
+    }
+    std::fs::set_permissions(dir, private()).map_err(failed)
+}
+
+/// Directories of this user's earlier runs that no process holds, with their notes.
+pub(super) fn left_behind() -> Vec<(PathBuf, Note)> {
+    let me = rustix::process::geteuid().as_raw();
+    let Ok(list) = std::fs::read_dir(MEMORY) else { return Vec::new() };
+    let named = list.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix()));
+    let own = named.filter(|entry| entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me));
+    let noted = own.filter_map(|entry| Some((entry.path(), Note::read(&entry.path()).ok()?)));
+    noted.filter(|(dir, _)| lock(dir).is_ok()).collect()
+}
+
+fn lock(dir: &Path) -> Outcome<File> {
+    let path = dir.join(LOCK);
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = file.map_err(|error| Failure::local("open", &path, &error))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let holder = std::fs::read_to_string(&path).unwrap_or_default();
+        return Err(Failure::Failed(format!(
+            "{} is in use by process {}: wait for it, or stop it first",
+            dir.display(),
+            holder.trim()
+        )));
+    }
+    let noted = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    noted.map_err(|error| Failure::local("write", &path, &error))?;
+    Ok(file)
+}
+
+/// Waits until the server of an earlier run has ended.
+fn await_end(lock: &Path) -> Outcome {
+    let Ok(file) = File::open(lock) else { return Ok(()) };
+    let begin = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begin.elapsed() > PATIENCE {
+            let text = format!("a server still uses {}: stop it first", lock.display());
+            return Err(Failure::Failed(text));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The capacity of the buffer; fails if `/dev/shm` has less free space.
+fn fitting(requested: Option<Bytes>) -> Outcome<Bytes> {
+    let facts = rustix::fs::statvfs(MEMORY)
+        .map_err(|error| Failure::local("look at", Path::new(MEMORY), &error.into()))?;
+    let free = facts.f_bavail * facts.f_frsize;
+    let available = free.saturating_sub(EXTRA) / 64 * 63;
+    match requested {
+        None => Ok(Bytes(fitting_memory().0.min(available >> 20 << 20))),
+        Some(requested) if requested.0 <= available => Ok(requested),
+        Some(requested) => Err(Failure::Failed(format!(
+            "{MEMORY} has no space for a buffer of {requested} ({} are free): choose a smaller --capacity",
+            Bytes(free)
+        ))),
+    }
+}

@@ -1,0 +1,239 @@
+//! Intents: changes in the back end that survive a crash.
+//!
+//! An intent holds the steps in the back end and the batch that makes the same change in the buffer. It is durable
+//! before the first step, and is removed together with the commit of the batch. A server that finds an intent when it
+//! starts performs the steps (again) and commits the batch: no other request has changed these names, because they were
+//! locked until the crash.
+
+use super::record::Record;
+use super::{Backing, check_private, private_dir};
+use forebay_backend::{Backend, Seen};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Stamp, Uid};
+use forebay_store::{Batch, KeySpace};
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+const VERSION: u8 = 1;
+const INTENTS: &[u8] = KeySpace::BackingIntent.prefix();
+/// How often the server checks whether a failed step was done after all, and tries to undo one, each time after a
+/// longer pause.
+const ATTEMPTS: u32 = 12;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One step in the back end. `serial` identifies the file: a repeated step leaves another file that has its path by now
+/// alone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Step {
+    Unlink { path: Vec<Name>, serial: u64 },
+    RemoveDir { path: Vec<Name>, serial: u64 },
+    Rename { from: Vec<Name>, to: Vec<Name>, serial: u64 },
+    MakeDir { path: Vec<Name>, owner: (Uid, Gid), mode: u16 },
+    Truncate { path: Vec<Name>, size: u64, serial: u64 },
+}
+
+/// What happens in the buffer afterwards.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Then {
+    /// These changes of names.
+    Commit(Batch),
+    /// A file is truncated, and its version recorded.
+    Cut { file: FileId, size: u64, record: Record },
+}
+
+/// A change that was begun.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Intent {
+    pub(super) steps: Vec<Step>,
+    pub(super) then: Then,
+}
+
+impl Step {
+    fn perform(&self, backend: &dyn Backend) -> Result<()> {
+        match self {
+            &Step::Unlink { ref path, serial } => backend.unlink_of(Seen { path, serial }).map(drop),
+            &Step::RemoveDir { ref path, serial } => backend.remove_dir_of(Seen { path, serial }).map(drop),
+            &Step::Rename { from: ref path, ref to, serial } => {
+                backend.rename_of(Seen { path, serial }, to).map(drop)
+            }
+            Step::MakeDir { path, owner, mode } => {
+                backend.make_dir(path, *owner, *mode)?;
+                match *path == [private_dir()] {
+                    true => check_private(backend),
+                    false => complete_dir(backend, path, *owner, *mode),
+                }
+            }
+            &Step::Truncate { ref path, size, serial } => {
+                backend.truncate_of(Seen { path, serial }, size).map(drop)
+            }
+        }
+    }
+
+    /// Whether there is nothing left to do: the step was done, or another program has moved its file.
+    fn is_done(&self, backend: &dyn Backend) -> Result<bool> {
+        Ok(match self {
+            Step::Unlink { path, serial } | Step::RemoveDir { path, serial } => {
+                backend.find(path)?.is_none_or(|found| found.version.serial != *serial)
+            }
+            Step::Rename { from, serial, .. } => {
+                backend.find(from)?.is_none_or(|found| found.version.serial != *serial)
+            }
+            Step::MakeDir { path, .. } if *path == [private_dir()] => {
+                check_private(backend)?;
+                backend.find(path)?.is_some()
+            }
+            Step::MakeDir { path, mode, .. } => backend.find(path)?.is_some_and(|found| found.mode == *mode),
+            Step::Truncate { path, size, serial } => backend
+                .find(path)?
+                .is_none_or(|found| found.version.serial != *serial || found.version.size == *size),
+        })
+    }
+
+    /// Undoes a step, if that is possible and harmless. Until then the file would look like another program's.
+    fn undo(&self, backend: &dyn Backend) {
+        for attempt in 1..=ATTEMPTS {
+            match self.try_to_undo(backend) {
+                Ok(()) => return,
+                Err(error) if attempt == ATTEMPTS => {
+                    tracing::error!(%error, "cannot undo a rename in the back end");
+                }
+                Err(_) => std::thread::sleep(PAUSE * attempt),
+            }
+        }
+    }
+
+    fn try_to_undo(&self, backend: &dyn Backend) -> Result<()> {
+        let &Step::Rename { ref from, to: ref path, serial } = self else { return Ok(()) };
+        let moved = backend.find(path)?.is_some_and(|found| found.version.serial == serial);
+        match moved && backend.find(from)?.is_none() {
+            true => backend.rename_of(Seen { path, serial }, from).map(drop),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Gives a directory of the right owner its mode. If the server died before it recorded a directory that it had created,
+/// the directory still has the mode with which the drain fills it.
+fn complete_dir(backend: &dyn Backend, path: &[Name], owner: (Uid, Gid), mode: u16) -> Result<()> {
+    let Some(found) = backend.find(path)? else { return Ok(()) };
+    if found.kind != FileKind::Directory || (found.uid, found.gid) != owner || found.mode == mode {
+        return Ok(());
+    }
+    backend.set_attr_of(Seen { path, serial: found.version.serial }, owner, mode, found.version.mtime)
+}
+
+impl Backing {
+    /// Performs the steps of an intent, then calls `finish` with the batch that ends the intent.
+    pub(super) fn carry_out(
+        &self,
+        stamp: Stamp,
+        intent: &Intent,
+        finish: impl FnOnce(Batch) -> Result<()>,
+    ) -> Result<()> {
+        let key = key(stamp);
+        let mut begun = Batch::default();
+        let value = postcard::to_extend(intent, vec![VERSION]).expect("an intent can always be written");
+        begun.put(key.clone(), value);
+        self.kv.commit(begun)?;
+        let mut end = Batch::default();
+        end.remove(key);
+        if let Err(error) = self.kv.sync() {
+            // Nothing was done, so the next start must not find the intent.
+            self.kv.commit(end)?;
+            return Err(error);
+        }
+        if let Err(error) = self.ask(|backend| perform(backend, &intent.steps, Start::Fresh)) {
+            self.kv.commit(end)?;
+            return Err(error);
+        }
+        finish(end)
+    }
+
+    /// Finishes the intents of an earlier run of the server. A change that is impossible is undone; if the back end
+    /// does not answer, the server cannot start.
+    pub(super) fn resume(&self, mut finish: impl FnMut(Then, Batch) -> Result<()>) -> Result<()> {
+        let intents = self.intents()?;
+        if !intents.is_empty() {
+            self.demand_all_mounted()?;
+        }
+        for (key, intent) in intents {
+            let mut end = Batch::default();
+            end.remove(key);
+            match perform(&*self.backend, &intent.steps, Start::Again) {
+                Ok(()) => finish(intent.then, end)?,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Busy) =>
+                {
+                    let what =
+                        format!("cannot finish a change that was begun in the back end {}", self.name());
+                    return Err(error.within(what));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a change that was begun in the back end is impossible and was undone");
+                    self.kv.commit(end)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn intents(&self) -> Result<Vec<(Vec<u8>, Intent)>> {
+        let mut intents = Vec::new();
+        let mut bad = false;
+        self.kv.scan(INTENTS, &[], &mut |key, value| {
+            let intent = match value {
+                [VERSION, rest @ ..] => postcard::from_bytes(rest).ok(),
+                _ => None,
+            };
+            bad |= intent.is_none();
+            intents.extend(intent.map(|intent| (key.to_vec(), intent)));
+            ControlFlow::Continue(())
+        })?;
+        match bad {
+            false => Ok(intents),
+            true => Err(Error::new(
+                ErrorKind::BadStore,
+                "an intent (a change begun in the back end) cannot be decoded",
+            )),
+        }
+    }
+}
+
+fn key(stamp: Stamp) -> Vec<u8> {
+    [INTENTS, &stamp.0.to_be_bytes()].concat()
+}
+
+/// Whether steps may have been done before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Fresh,
+    Again,
+}
+
+/// Performs all steps, or none as far as possible: only the last step is destructive.
+fn perform(backend: &dyn Backend, steps: &[Step], start: Start) -> Result<()> {
+    for (index, step) in steps.iter().enumerate() {
+        if start == Start::Again && step.is_done(backend)? {
+            continue;
+        }
+        if let Err(error) = step.perform(backend)
+            && !was_done_after_all(backend, step)
+        {
+            steps[..index].iter().rev().for_each(|step| step.undo(backend));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a failed step was done after all.
+fn was_done_after_all(backend: &dyn Backend, step: &Step) -> bool {
+    for attempt in 1..=ATTEMPTS {
+        match step.is_done(backend) {
+            Ok(done) => return done,
+            Err(_) => std::thread::sleep(PAUSE * attempt),
+        }
+    }
+    tracing::error!(?step, "the back end does not answer whether a step was done; the next lookup decides");
+    false
+}

@@ -1,0 +1,285 @@
+//! The back end as the lower layer of the buffer: one tree of names, whose files are in the buffer, in the back end, or
+//! partly in both.
+//!
+//! A file found in the back end gets a name and a number in the buffer, and a *record* of its place and version in the
+//! back end. From then on every change of names is done in the buffer, by the buffer's rules, and in the back end
+//! before the request is answered: an *intent* is persisted first, so that a server that crashes in between finishes
+//! the change on its next start.
+//!
+//! **Invariant**: every file in the back end has the same path in the buffer; its parent directory is in the back end,
+//! too; bytes read from the back end belong to the version in the record, or the read fails.
+//!
+//! **Locks**: those of the namespace, then `tree`. While a directory is moved no other thread uses a path, because
+//! every path through it changes. No lock of the namespace is taken under `tree`.
+//!
+//! **Deliberately absent**: when and which bytes are written back (`drain`); hard links in the back end while the
+//! buffer is in use (each name in the back end is a separate file in the buffer); a cache of bytes, except for those
+//! that were staged (`read_cache`).
+
+mod buffered;
+mod create;
+mod extras;
+mod ground;
+mod intent;
+mod lookup;
+mod marks;
+mod mounts;
+mod mutate;
+mod read;
+mod read_cache;
+mod record;
+mod remote;
+mod root;
+mod stage;
+mod writeback;
+
+pub(crate) use extras::Extras;
+pub(crate) use lookup::Order;
+pub(crate) use mutate::{Spot, changed_in_backing};
+pub(crate) use read::Part;
+pub(crate) use read_cache::ReadCache;
+pub(crate) use stage::Brought;
+pub(crate) use writeback::BackingWriter;
+
+use crate::working;
+use forebay_backend::{Backend, Found, Seen};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
+use forebay_store::{Batch, Inode, Kv};
+use forebay_wire::Place;
+use marks::WritebackMarks;
+use mounts::Mounts;
+use record::{Home, Record};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// A directory at the root of the back end that only the server sees: unlinked files that are still open.
+const PRIVATE: &[u8] = b".forebay";
+/// How long attributes of directories count before the back end is queried again.
+pub(crate) const FRESH: Duration = Duration::from_secs(1);
+/// Most files whose last refresh is remembered.
+const MOST_SEEN: usize = 1 << 16;
+const SIZE_LOCKS: usize = 64;
+
+/// The back end, and what is known of it.
+pub(crate) struct Backing {
+    backend: Arc<dyn Backend>,
+    kv: Arc<dyn Kv>,
+    tree: RwLock<()>,
+    /// Held while the attributes of the root directory and of the back end's root are synchronized.
+    root: Mutex<()>,
+    size_locks: Vec<Mutex<()>>,
+    seen: Mutex<HashMap<FileId, Instant>>,
+    writeback_marks: WritebackMarks,
+    mounts: Mounts,
+    /// Last known names of files.
+    hints: Mutex<HashMap<FileId, (FileId, Name)>>,
+    /// Last known places of files whose authority is another server.
+    places: Mutex<HashMap<FileId, Arc<Place>>>,
+    /// Whether the store survives a crash of the machine.
+    durable: bool,
+    /// Staged bytes.
+    pub(crate) read_cache: ReadCache,
+    /// Bounds the requests that wait for the back end.
+    pub(crate) waiting: Semaphore,
+    /// Bounds the requests that need the buffer alone: they never wait for requests that wait for the back end.
+    pub(crate) here: Semaphore,
+}
+
+impl Backing {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        kv: Arc<dyn Kv>,
+        durable: bool,
+        read_cache: ReadCache,
+        places: usize,
+    ) -> Backing {
+        Backing {
+            durable,
+            read_cache,
+            writeback_marks: WritebackMarks::default(),
+            mounts: Mounts::default(),
+            hints: Mutex::default(),
+            places: Mutex::default(),
+            backend,
+            kv,
+            tree: RwLock::default(),
+            root: Mutex::default(),
+            size_locks: (0..SIZE_LOCKS).map(|_| Mutex::default()).collect(),
+            seen: Mutex::default(),
+            waiting: Semaphore::new(places),
+            here: Semaphore::new(places),
+        }
+    }
+
+    /// The name of the back end in messages.
+    pub(crate) fn name(&self) -> String {
+        self.backend.name()
+    }
+
+    /// Calls the back end, which may block.
+    pub(crate) fn ask<T>(&self, ask: impl FnOnce(&dyn Backend) -> T) -> T {
+        working::away(|| tokio::task::block_in_place(|| ask(&*self.backend)))
+    }
+
+    fn record(&self, file: FileId) -> Result<Option<Record>> {
+        self.kv.get(&record::key(file))?.map(|bytes| Record::decode(file, &bytes)).transpose()
+    }
+
+    /// Whether a file is known to be in the back end.
+    pub(crate) fn knows(&self, file: FileId) -> Result<bool> {
+        self.record(file).map(|record| record.is_some())
+    }
+
+    /// The path of a file in the back end, if it is there; an error if a file system on the path is no longer mounted.
+    /// The caller holds `tree`, or the locks of all names on the path.
+    fn path(&self, file: FileId) -> Result<Option<Vec<Name>>> {
+        let (mut path, mut at, mut mounts) = (Vec::new(), file, Vec::new());
+        while at != FileId::ROOT {
+            match self.record(at)?.map(|record| record.home) {
+                Some(Home::Entry { dir, name }) => {
+                    mounts.extend(self.mounted_at(at).map(|serial| (path.len(), serial)));
+                    path.push(name);
+                    at = dir;
+                }
+                Some(Home::Private) => {
+                    path.extend([private_name(at), private_dir()]);
+                    at = FileId::ROOT;
+                }
+                None => return Ok(None),
+            }
+        }
+        path.reverse();
+        // Converts the number of names below a mount point to the number of names above it.
+        mounts.iter_mut().for_each(|(below, _)| *below = path.len() - *below);
+        self.demand_mounted(&path, &mounts)?;
+        Ok(Some(path))
+    }
+
+    /// The path of a file in the back end, and what is there now.
+    fn find(&self, file: FileId) -> Result<Option<(Vec<Name>, Found)>> {
+        let _tree = self.lock_tree();
+        let Some(path) = self.path(file)? else { return Ok(None) };
+        Ok(self.ask(|backend| backend.find(&path))?.map(|found| (path, found)))
+    }
+
+    /// Whether a file that should be in the back end is missing there.
+    pub(crate) fn has_vanished(&self, file: FileId) -> Result<bool> {
+        Ok(self.record(file)?.is_some() && self.find(file)?.is_none())
+    }
+
+    /// The serial number of the file at a file's path in the back end, if there is one.
+    pub(crate) fn serial(&self, file: FileId) -> Result<Option<u64>> {
+        Ok(self.find(file)?.map(|(_, found)| found.version.serial))
+    }
+
+    /// Removes the record and the writeback mark of a file.
+    pub(crate) fn forget(file: FileId, batch: &mut Batch) {
+        batch.remove(record::key(file));
+        Backing::end_mark(file, batch);
+    }
+
+    /// No directory is moved while this is held.
+    fn lock_tree(&self) -> RwLockReadGuard<'_, ()> {
+        self.tree.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No other thread uses a path while this is held.
+    fn lock_tree_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
+        self.tree.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No other thread synchronizes the root directory while this is held.
+    fn lock_root(&self) -> MutexGuard<'_, ()> {
+        self.root.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No other thread truncates this file in the back end while this is held.
+    fn lock_size(&self, file: FileId) -> MutexGuard<'_, ()> {
+        self.size_locks[(file.0 % SIZE_LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file was refreshed a moment ago; marks it as refreshed.
+    fn was_just_seen(&self, file: FileId) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if seen.get(&file).is_some_and(|&then| now.duration_since(then) < FRESH) {
+            return true;
+        }
+        if seen.len() >= MOST_SEEN {
+            seen.clear();
+        }
+        seen.insert(file, now);
+        false
+    }
+
+    /// Removes an unlinked file from the server's own directory in the back end.
+    pub(crate) fn remove_private(&self, file: FileId) -> Result<()> {
+        if let Some(record) = self.record(file)?.filter(|record| record.home == Home::Private) {
+            let path = [private_dir(), private_name(file)];
+            self.ask(|backend| backend.unlink_of(Seen { path: &path, serial: record.version.serial }))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the record and the writeback mark of an unlinked file.
+    pub(crate) fn reap(&self, file: FileId, batch: &mut Batch) {
+        batch.remove(record::key(file));
+        Backing::end_mark(file, batch);
+        self.drop_mark(file);
+    }
+}
+
+/// Whether this server can change owners in the back end. A server that does not run as root has the rights of its user
+/// only.
+fn can_chown() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether a directory in the back end may be merged with the directory of the same name in the buffer. Another user's
+/// directory would change its owner, or receive files from users who may not write to it.
+fn may_merge(inode: &Inode, found: &Found) -> bool {
+    !can_chown() || inode.uid == found.uid
+}
+
+/// A path for messages.
+fn shown(path: &[Name]) -> String {
+    path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
+}
+
+fn private_dir() -> Name {
+    Name::new(PRIVATE).expect("a name")
+}
+
+/// Fails if the server's own directory belongs to another user or is accessible to others: the unlinked files in it
+/// must be accessible to the server only.
+fn check_private(backend: &dyn Backend) -> Result<()> {
+    let Some(found) = backend.find(&[private_dir()])? else { return Ok(()) };
+    let me = rustix::process::geteuid().as_raw();
+    if found.kind == FileKind::Directory && found.uid.0 == me && found.mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "\".forebay\" at the root of {} does not belong to this server (owner {}, mode {:o}; it has to be a directory of user {me} \
+         with mode 700): remove it there",
+        backend.name(),
+        found.uid,
+        found.mode
+    );
+    Err(Error::new(ErrorKind::NotPermitted, text))
+}
+
+fn private_name(file: FileId) -> Name {
+    Name::new(file.to_string()).expect("a number is a name")
+}
+
+/// Whether a name is reserved for the server.
+fn is_private(dir: FileId, name: &Name) -> bool {
+    dir == FileId::ROOT && name.as_bytes() == PRIVATE
+}
+
+pub(crate) fn missing_in_backing(file: FileId) -> Error {
+    let text = format!("file {file} has vanished from the back end: put it back, or remove the file");
+    Error::new(ErrorKind::Stale, text)
+}

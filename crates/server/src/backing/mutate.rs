@@ -1,0 +1,411 @@
+//! Changes of names and sizes, made in the buffer and in the back end.
+
+use super::intent::{Intent, Step, Then};
+use super::record::{self, Home, Record};
+use super::{Backing, missing_in_backing, private_dir, private_name};
+use crate::cluster::Blocked;
+use crate::service::{Caller, Service};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
+use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
+
+/// What a change means for the back end: steps to perform there, and records that change with it.
+#[derive(Default)]
+struct Plan {
+    steps: Vec<Step>,
+    records: Batch,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot<'a> {
+    pub(crate) dir: FileId,
+    pub(crate) name: &'a Name,
+}
+
+impl Service {
+    /// Removes a name in the buffer and the back end.
+    pub(crate) fn unlink_both(
+        &self,
+        caller: &Caller,
+        spot: Spot<'_>,
+        is_dir: bool,
+    ) -> Result<Unlinked, Blocked> {
+        let (names, now) = (self.store.names(), self.store.data().now());
+        let Spot { dir, name } = spot;
+        let Some(backing) = &self.backing else {
+            let removed = match is_dir {
+                true => names.remove_dir(&caller.who, dir, name, now),
+                false if self.is_alone() => return Ok(self.unlink_alone(caller, spot)?),
+                false => names.unlink(&caller.who, dir, name, now),
+            };
+            return Ok(removed?);
+        };
+        self.lookup_backing(dir, name)?;
+        if is_dir && let Some((file, _)) = self.known(dir, name)? {
+            self.survey(file)?;
+        }
+        let via = |unlinked: &Unlinked, batch: Batch| {
+            let _tree = backing.lock_tree();
+            let mut plan = Plan::default();
+            self.plan_unlink(backing, &mut plan, spot, unlinked)?;
+            self.carry_out(backing, plan, batch)
+        };
+        let unlinked = match is_dir {
+            true => names.remove_dir_via(&caller.who, dir, name, now, via),
+            false => names.unlink_via(&caller.who, dir, name, now, via),
+        }?;
+        if unlinked.fate == Fate::Gone {
+            backing.drop_mark(unlinked.file);
+        }
+        Ok(unlinked)
+    }
+
+    /// Removes a name on a single server without a back end; also the file, if this was its last name and it is not
+    /// open.
+    fn unlink_alone(&self, caller: &Caller, Spot { dir, name }: Spot<'_>) -> Attempt<Unlinked> {
+        let (names, data) = (self.store.names(), self.store.data());
+        let mut reaped = false;
+        let mut unlinked = names.unlink_via(&caller.who, dir, name, data.now(), |unlinked, batch| {
+            let file = unlinked.file;
+            reaped = unlinked.fate == Fate::Orphaned
+                && self.grace.is_over_for(file)
+                && self.opens.reap_at_once(file);
+            if !reaped {
+                return self.store.meta().commit(batch);
+            }
+            let done = names.reap_with(file, batch, |batch| data.delete(file, batch));
+            self.opens.reaped(file);
+            done
+        })?;
+        if reaped {
+            unlinked.fate = Fate::Gone;
+        }
+        Ok(unlinked)
+    }
+
+    /// Renames in the buffer and the back end.
+    pub(crate) fn rename_both(
+        &self,
+        caller: &Caller,
+        from: Spot<'_>,
+        to: Spot<'_>,
+        mode: RenameMode,
+    ) -> Result<Option<Unlinked>, Blocked> {
+        let (names, now) = (self.store.names(), self.store.data().now());
+        let Some(backing) = &self.backing else {
+            return Ok(names.rename(&caller.who, from.dir, from.name, to.dir, to.name, mode, now)?);
+        };
+        self.lookup_backing(from.dir, from.name)?;
+        self.lookup_backing(to.dir, to.name)?;
+        if let Some((file, inode)) = self.known(to.dir, to.name)?
+            && inode.kind() == FileKind::Directory
+        {
+            self.survey(file)?;
+        }
+        let via = |renamed: &Renamed, batch: Batch| {
+            let kinds = [Some(renamed.source), renamed.target].into_iter().flatten().map(|(_, kind)| kind);
+            let moves_tree = kinds.into_iter().any(|kind| kind == FileKind::Directory);
+            let _exclusive = moves_tree.then(|| backing.lock_tree_exclusive());
+            let _tree = (!moves_tree).then(|| backing.lock_tree());
+            let plan = self.plan_rename(backing, from, to, renamed)?;
+            self.carry_out(backing, plan, batch)
+        };
+        Ok(names.rename_via(&caller.who, from.dir, from.name, to.dir, to.name, mode, now, via)?)
+    }
+
+    /// Truncates a file in the buffer and the back end.
+    pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<(), Blocked> {
+        let data = self.store.data();
+        let Some(backing) = &self.backing else { return Ok(data.truncate(file, size, Batch::default())?) };
+        let _size_lock = backing.lock_size(file);
+        if backing.record(file)?.is_none() {
+            return Ok(data.truncate(file, size, Batch::default())?);
+        }
+        // A write under way would arrive after the truncation.
+        let _quiet = self.direct.range_locks.quiesce(file);
+        // The file is not renamed meanwhile either.
+        self.store.names().hold(file, |_| {
+            let _tree = backing.lock_tree();
+            self.cut_buffer_and_backing(backing, file, size)
+        })?;
+        self.clear_failed_direct(file);
+        Ok(())
+    }
+
+    /// The same for a file in the back end that is neither renamed nor written there meanwhile.
+    fn cut_buffer_and_backing(&self, backing: &Backing, file: FileId, size: u64) -> Result<()> {
+        let (data, marked) = (self.store.data(), backing.mark(file).is_some());
+        let record = backing.record(file)?.filter(|record| marked || record.version.size > size);
+        let (Some(record), Some(path)) = (record, backing.path(file)?) else {
+            return data.truncate(file, size, Batch::default());
+        };
+        match backing.ask(|backend| backend.find(&path))? {
+            // The drain is writing to it: the record does not tell its size.
+            Some(found) if marked && found.version.serial == record.version.serial => {
+                if found.version.size <= size {
+                    return data.truncate(file, size, Batch::default());
+                }
+            }
+            Some(found) if found.version == record.version => {}
+            Some(_) => return Err(changed_in_backing(file)),
+            None => return Err(missing_in_backing(file)),
+        }
+        let steps = vec![Step::Truncate { path, size, serial: record.version.serial }];
+        let then = Then::Cut { file, size, record };
+        let intent = Intent { steps, then: then.clone() };
+        backing.carry_out(data.now(), &intent, |end| self.finish(backing, then, end))?;
+        if let Err(error) = self.cut_direct(file, size) {
+            tracing::warn!(%file, %error, "cannot truncate the direct writes of a file; it is no longer written directly");
+        }
+        Ok(())
+    }
+
+    /// Finishes changes in the back end that an earlier run of the server began.
+    pub(crate) fn resume_backing(&self) -> Result<()> {
+        let Some(backing) = &self.backing else { return Ok(()) };
+        backing.check_identity()?;
+        self.follow_root()?;
+        backing.load_marks()?;
+        backing.load_mounts()?;
+        self.recover_direct()?;
+        backing.resume(|then, end| self.finish(backing, then, end))?;
+        self.remove_incomplete(backing)
+    }
+
+    fn carry_out(&self, backing: &Backing, plan: Plan, mut batch: Batch) -> Result<()> {
+        batch.append(plan.records);
+        if plan.steps.is_empty() {
+            return backing.kv.commit(batch);
+        }
+        let then = Then::Commit(batch);
+        let intent = Intent { steps: plan.steps, then: then.clone() };
+        backing.carry_out(self.store.data().now(), &intent, |end| self.finish(backing, then, end))
+    }
+
+    /// Completes a change: makes it in the buffer, together with the end of its intent.
+    fn finish(&self, backing: &Backing, then: Then, end: Batch) -> Result<()> {
+        match then {
+            Then::Commit(mut batch) => {
+                batch.append(end);
+                backing.kv.commit(batch)
+            }
+            Then::Cut { file, size, record } => {
+                let mut batch = end;
+                let path = backing.path(file)?;
+                match path.map(|path| backing.ask(|backend| backend.find(&path))).transpose() {
+                    Ok(Some(Some(found))) if found.version.serial == record.version.serial => {
+                        batch.put(record::key(file), Record { version: found.version, ..record }.encode());
+                    }
+                    Ok(_) => {}
+                    // It was truncated and its version is unknown: until the next refresh only its serial number
+                    // counts.
+                    Err(error) => {
+                        tracing::warn!(%file, %error, "truncated a file in the back end, but could not read its version; it is refreshed later");
+                        backing.set_mark(file)?;
+                        self.drain.iter().for_each(|engine| engine.finish_later(file));
+                    }
+                }
+                self.store.data().truncate(file, size, batch)
+            }
+        }
+    }
+
+    /// Plans the steps in the back end for a file that loses a name.
+    fn plan_unlink(
+        &self,
+        backing: &Backing,
+        plan: &mut Plan,
+        spot: Spot<'_>,
+        unlinked: &Unlinked,
+    ) -> Result<()> {
+        let file = unlinked.file;
+        let Some(record) = backing.record(file)?.filter(|record| record.lives_at(spot.dir, spot.name)) else {
+            if unlinked.fate != Fate::Named && backing.mark(file).is_some() {
+                Backing::end_mark(file, &mut plan.records);
+            }
+            return self.plan_remove_incomplete(backing, plan, spot, file);
+        };
+        let Some(path) = backing.path(file)? else {
+            plan.records.remove(record::key(file));
+            return Ok(());
+        };
+        let serial = record.version.serial;
+        let open =
+            || self.opens.is_held(file) || (self.grace.lasts() && file < self.store.names().first_id());
+        match unlinked.fate {
+            Fate::Gone if unlinked.inode.kind() == FileKind::Directory => {
+                plan.steps.push(Step::RemoveDir { path, serial });
+                plan.records.remove(record::key(file));
+                Backing::end_mark(file, &mut plan.records);
+            }
+            Fate::Orphaned if open() => {
+                // Clients that have it open continue to read it.
+                plan.steps.push(private_step());
+                let to = vec![private_dir(), private_name(file)];
+                plan.steps.push(Step::Rename { from: path, to, serial });
+                plan.records.put(record::key(file), Record { home: Home::Private, ..record }.encode());
+            }
+            Fate::Gone | Fate::Orphaned => {
+                plan.steps.push(Step::Unlink { path, serial });
+                plan.records.remove(record::key(file));
+                Backing::end_mark(file, &mut plan.records);
+            }
+            // Its other names are only in the buffer: one of them becomes its name in the back end.
+            Fate::Named => {
+                let other = self.other_name(&unlinked.inode.parents, file, spot)?;
+                let (dir, name) = other.ok_or_else(|| missing_in_backing(file))?;
+                let to = Spot { dir, name: &name };
+                self.plan_move(backing, plan, (file, record), path, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An incompletely created file is removed with its name; otherwise it would reappear.
+    fn plan_remove_incomplete(
+        &self,
+        backing: &Backing,
+        plan: &mut Plan,
+        spot: Spot<'_>,
+        file: FileId,
+    ) -> Result<()> {
+        if let Some((path, found)) = self.find_incomplete(backing, file, spot)? {
+            let serial = found.version.serial;
+            plan.steps.push(match found.kind {
+                FileKind::Directory => Step::RemoveDir { path, serial },
+                _ => Step::Unlink { path, serial },
+            });
+        }
+        Ok(())
+    }
+
+    fn other_name(&self, dirs: &[FileId], file: FileId, not: Spot<'_>) -> Result<Option<(FileId, Name)>> {
+        let mut names = self.names_in_all(dirs, file)?.into_iter();
+        Ok(names.find(|(dir, name)| *dir != not.dir || name != not.name))
+    }
+
+    /// The names of a file in these directories.
+    pub(super) fn names_in_all(&self, dirs: &[FileId], file: FileId) -> Result<Vec<(FileId, Name)>> {
+        let mut all = Vec::new();
+        for &dir in dirs {
+            all.extend(self.store.names().names_in(dir, file)?.into_iter().map(|name| (dir, name)));
+        }
+        Ok(all)
+    }
+
+    fn plan_rename(
+        &self,
+        backing: &Backing,
+        from: Spot<'_>,
+        to: Spot<'_>,
+        renamed: &Renamed,
+    ) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let in_backing = |file: FileId, spot: Spot<'_>| -> Result<Option<(Record, Vec<Name>)>> {
+            let record = backing.record(file)?.filter(|record| record.lives_at(spot.dir, spot.name));
+            Ok(record.zip(backing.path(file)?))
+        };
+        let source = in_backing(renamed.source.0, from)?;
+        if let Some(replaced) = &renamed.replaced {
+            self.plan_unlink(backing, &mut plan, to, replaced)?;
+            // The rename replaces the existing file in one step.
+            if source.is_some() {
+                plan.steps.retain(|step| !matches!(step, Step::Unlink { .. } | Step::RemoveDir { .. }));
+            }
+        }
+        // A directory that has appeared in the back end was merged before.
+        let is_dir = |(_, kind): (FileId, FileKind)| kind == FileKind::Directory;
+        if !is_dir(renamed.source) {
+            self.plan_remove_incomplete(backing, &mut plan, from, renamed.source.0)?;
+        }
+        let target = match (&renamed.replaced, renamed.target) {
+            (None, Some(target)) => {
+                if !is_dir(target) {
+                    self.plan_remove_incomplete(backing, &mut plan, to, target.0)?;
+                }
+                in_backing(target.0, to)?.map(|(record, path)| (target.0, record, path))
+            }
+            _ => None,
+        };
+        match (source, target) {
+            (None, None) => {}
+            (Some((record, path)), None) => {
+                self.plan_move(backing, &mut plan, (renamed.source.0, record), path, to)?;
+            }
+            (None, Some((file, record, path))) => {
+                self.plan_move(backing, &mut plan, (file, record), path, from)?;
+            }
+            (Some((one, one_path)), Some((other_file, other, other_path))) => {
+                let between = vec![private_dir(), private_name(other_file)];
+                plan.steps.push(private_step());
+                let serial = other.version.serial;
+                plan.steps.push(Step::Rename { from: other_path, to: between.clone(), serial });
+                self.plan_move(backing, &mut plan, (renamed.source.0, one), one_path, to)?;
+                self.plan_move(backing, &mut plan, (other_file, other), between, from)?;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Plans a rename in the back end, and the creation of the directories it needs.
+    fn plan_move(
+        &self,
+        backing: &Backing,
+        plan: &mut Plan,
+        (file, record): (FileId, Record),
+        from: Vec<Name>,
+        to: Spot<'_>,
+    ) -> Result<()> {
+        let mut path = self.plan_dirs(backing, plan, to.dir)?;
+        path.push(to.name.clone());
+        plan.steps.push(Step::Rename { from, to: path, serial: record.version.serial });
+        let home = Home::Entry { dir: to.dir, name: to.name.clone() };
+        plan.records.put(record::key(file), Record { home, ..record }.encode());
+        Ok(())
+    }
+
+    /// The path of a directory in the back end; plans its creation and that of its parents if they are missing.
+    fn plan_dirs(&self, backing: &Backing, plan: &mut Plan, dir: FileId) -> Result<Vec<Name>> {
+        if let Some(path) = backing.path(dir)? {
+            let serial = backing.record(dir)?.map_or(0, |record| record.version.serial);
+            let found = if serial == 0 { None } else { backing.ask(|backend| backend.find(&path))? };
+            // The path may lead to another directory since the last refresh, possibly another user's.
+            return match found.is_none_or(|found| found.version.serial == serial) {
+                true => Ok(path),
+                false => Err(changed_in_backing(dir)),
+            };
+        }
+        let inode = self.store.names().inode(dir)?;
+        let above = inode.parent().ok_or_else(|| missing_in_backing(dir))?;
+        let mut path = self.plan_dirs(backing, plan, above)?;
+        let name = self
+            .store
+            .names()
+            .names_in(above, dir)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| missing_in_backing(dir))?;
+        path.push(name.clone());
+        let (owner, mode) = ((inode.uid, inode.gid), inode.mode);
+        plan.steps.push(Step::MakeDir { path: path.clone(), owner, mode });
+        let home = Home::Entry { dir: above, name };
+        // Its version is recorded when it is next refreshed.
+        let version = forebay_backend::Version { size: 0, mtime: inode.mtime, serial: 0 };
+        let record = Record { home, version, mode, uid: inode.uid, gid: inode.gid };
+        plan.records.put(record::key(dir), record.encode());
+        Ok(path)
+    }
+}
+
+/// Creates the server's own directory, before a file is moved there.
+fn private_step() -> Step {
+    let owner = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
+    Step::MakeDir { path: vec![private_dir()], owner, mode: 0o700 }
+}
+
+pub(crate) fn changed_in_backing(file: FileId) -> Error {
+    let text = format!(
+        "file {file} was changed in the back end and in the buffer: copy what you need of both, and remove one"
+    );
+    Error::new(ErrorKind::Io, text)
+}

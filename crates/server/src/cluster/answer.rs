@@ -1,0 +1,283 @@
+//! Answers requests of other servers. Nothing in this file waits for another server, except requests about names.
+
+use super::append::Writer;
+use super::{Blocked, nonsense};
+use crate::connection_epoch::ConnectionEpoch;
+use crate::service::{Caller, Service};
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
+use forebay_store::{Batch, NameReply, NameRequest, Verdict};
+use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
+use std::sync::Arc;
+
+impl Service {
+    /// Another server introduces itself.
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
+        self.demand(caller, "act as a server of this service")?;
+        let (own, members) = (self.config.server, self.members.members());
+        if meeting.members != *members {
+            let text = format!(
+                "the lists of servers differ: server {own} has [{members}], server {} has [{}]: give all the same list",
+                meeting.server, meeting.members
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if meeting.server == own || !members.contains(meeting.server) {
+            let text = format!("server {} is not another server of this service ({members})", meeting.server);
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let replaced = self.join_state.record_meeting(&self.store, meeting.server, meeting.incarnation)?;
+        Ok(Met {
+            server: own,
+            incarnation: self.store.incarnation(),
+            joined: self.join_state.has_joined(),
+            replaced,
+            next_id: self.store.names().next_id(),
+        })
+    }
+
+    /// Handles the answer of another server to this server's introduction.
+    pub(crate) fn has_met(&self, met: &Met) -> Result<()> {
+        self.join_state.has_met(&self.store, &self.members.members(), met)
+    }
+
+    /// Fails unless this server may serve.
+    pub(crate) fn demand_joined(&self) -> Result<()> {
+        if self.join_state.has_joined() {
+            return Ok(());
+        }
+        self.join_state.demand(&self.members.members())
+    }
+
+    /// The store of another server is lost: it may come with a new one.
+    pub(crate) fn replace_server(&self, caller: &Caller, server: ServerId) -> Answer {
+        self.demand(caller, "replace a server of this service")?;
+        if server == self.config.server || !self.members.members().contains(server) {
+            let text =
+                format!("server {server} is not another server of this service ({})", self.members.members());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        tracing::warn!(uid = %caller.who.uid, %server, "the store of a server was declared lost");
+        self.join_state.replace(&self.store, server)?;
+        Ok(Reply::Done)
+    }
+
+    /// Answers at once, or returns what has to be waited for.
+    pub(crate) fn answer(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply, Blocked> {
+        match request {
+            PeerRequest::Meet(_) => Err(nonsense(request).into()),
+            PeerRequest::Beat => {
+                self.demand_joined()?;
+                let lapses = self.leases.answer(from)?;
+                Ok(PeerReply::Alive { life: self.began.0 + lapses })
+            }
+            PeerRequest::Keys { keys } => {
+                tokio::task::block_in_place(|| self.join_keys(keys))?;
+                Ok(PeerReply::Keys { keys: self.keys.all() })
+            }
+            PeerRequest::Names { ask } => {
+                self.demand_joined()?;
+                let told = self.store.names().answer(from, &NameRequest::decode(ask)?);
+                self.take_orphaned();
+                Ok(PeerReply::Names { told: told?.encode() })
+            }
+            // These wait for other servers, or for writes to the back end.
+            PeerRequest::Carry { .. }
+            | PeerRequest::Bear { .. }
+            | PeerRequest::Level { .. }
+            | PeerRequest::Vanished { .. }
+            | PeerRequest::Fetch { .. }
+            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+            PeerRequest::Reshape { .. } if self.drain.is_some() => {
+                Err(Blocked::Names(forebay_store::Obstacle::Several))
+            }
+            PeerRequest::Share { dir } => {
+                self.demand_joined()?;
+                let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
+                Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
+            }
+            PeerRequest::Vouch { token } => match self.to_recover(token.file)?.is_empty() {
+                true => self.vouch(from, token).map(PeerReply::Vouched),
+                false => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+            },
+            PeerRequest::Facts { file, closed } => {
+                if *closed {
+                    self.sessions.purge(*file);
+                    self.demand_idle(*file)?;
+                }
+                Ok(PeerReply::Facts(self.held(*file)?))
+            }
+            PeerRequest::Forget { file } => {
+                self.forget_local(*file)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::DropSetId { file } => {
+                self.store.names().drop_set_id(*file, self.store.data().now())?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Remains { of } => {
+                self.demand_joined()?;
+                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(from, of))?))
+            }
+            PeerRequest::HasSetId { file } => {
+                self.opens.has_set_id(*file);
+                Ok(PeerReply::Done)
+            }
+            // These wait for a device.
+            PeerRequest::Backing { file } => {
+                let place = tokio::task::block_in_place(|| self.backing_place(*file))?;
+                Ok(PeerReply::Backing { place })
+            }
+            PeerRequest::Drained { file } => {
+                self.part_drained(from, *file);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
+                Ok(self.arbitrate(from, (*heard, *fill), wanted, written)?)
+            }
+            PeerRequest::Granted => {
+                self.request_grants(from);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Order { order, ask } => {
+                self.set_order_here(order, *ask)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Undrained { files, before, drain } => Ok(self.undrained(files, *before, *drain)),
+            PeerRequest::Reshape { .. }
+            | PeerRequest::Reshaped { .. }
+            | PeerRequest::Fate { .. }
+            | PeerRequest::Put { .. } => {
+                Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
+            }
+        }
+    }
+
+    /// Deletes this server's bytes of a file that was removed, or was lost with the store of its authority.
+    pub(super) fn forget_local(&self, file: FileId) -> Result<()> {
+        self.sessions.purge(file);
+        self.demand_idle(file)?;
+        self.store.reshapes().delete(self.store.data(), file, Batch::default())?;
+        self.drop_direct(file);
+        Ok(())
+    }
+
+    /// Answers requests about the bytes of a striped file.
+    fn answer_bytes(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
+        let (reshapes, data) = (self.store.reshapes(), self.store.data());
+        match *request {
+            PeerRequest::Fate { file, serial } => {
+                let verdict = reshapes.verdict(file, serial)?;
+                return Ok(PeerReply::Fate { done: verdict.map(|verdict| verdict == Verdict::Done) });
+            }
+            PeerRequest::Reshape { file, serial, change, lost_below } => {
+                self.demand_authority(from, file)?;
+                if lost_below > 0 {
+                    data.lose(file, lost_below)?;
+                }
+                self.direct.range_locks.hide(file, change.hides());
+                reshapes.prepare(file, serial, change)?;
+            }
+            PeerRequest::Reshaped { file, serial, done } => {
+                self.demand_authority(from, file)?;
+                let verdict = if done { Verdict::Done } else { Verdict::Undone };
+                reshapes.finish(data, file, serial, verdict)?;
+                self.clear_failed_direct(file);
+            }
+            PeerRequest::Put { file, uid, job, offset, lost_below, ref bytes } => {
+                self.demand_authority(from, file)?;
+                let _hold = self.opens.hold(file)?;
+                if lost_below > 0 {
+                    data.lose(file, lost_below)?;
+                }
+                self.put_local(&Writer { file, uid, job }, offset, bytes)?;
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// Fails unless the requesting server is the authority of a file.
+    fn demand_authority(&self, from: ServerId, file: FileId) -> Result<()> {
+        match self.members.members().authority(file) == from {
+            true => Ok(()),
+            false => {
+                let text = format!("server {from} is not the authority of file {file}");
+                Err(Error::new(ErrorKind::Protocol, text))
+            }
+        }
+    }
+
+    /// Answers a request while writes of its file to the back end are suspended. The connection's epoch is checked
+    /// afterwards: a server that has dropped the connection may have repeated its request on another.
+    fn answer_suspended(
+        &self,
+        from: ServerId,
+        connection_epoch: &Arc<ConnectionEpoch>,
+        request: &PeerRequest,
+    ) -> Result<PeerReply> {
+        let &(PeerRequest::Reshape { file, .. }
+        | PeerRequest::Level { file, .. }
+        | PeerRequest::Vanished { file, .. }
+        | PeerRequest::Anew { file, .. }) = request
+        else {
+            return Err(nonsense(request));
+        };
+        self.demand_authority(from, file)?;
+        let _suspended = self.be_still(file)?;
+        let _pass = connection_epoch.pass()?;
+        match request {
+            PeerRequest::Level { file, layout, place, size, lost_below } => {
+                self.match_part((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
+            }
+            PeerRequest::Vanished { file, layout, ask } => {
+                self.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
+            }
+            PeerRequest::Anew { file, size } => self.adopt_version(*file, *size).map(|()| PeerReply::Done),
+            _ => self.answer_bytes(from, request),
+        }
+    }
+
+    /// Answers a request that has to wait.
+    pub(crate) async fn answer_later(
+        self: Arc<Service>,
+        from: ServerId,
+        connection_epoch: &Arc<ConnectionEpoch>,
+        request: PeerRequest,
+    ) -> Answer {
+        self.demand_joined()?;
+        let reply = match &request {
+            PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
+                let told: NameReply = self.answer_names(from, &NameRequest::decode(ask)?).await?;
+                PeerReply::Names { told: told.encode() }
+            }
+            PeerRequest::Bear { file, size } => {
+                PeerReply::BackingFile { backing_file: self.create_striped(from, *file, *size).await? }
+            }
+            PeerRequest::Fetch { file, place, spans, turn } => {
+                let brought = tokio::task::block_in_place(|| self.fetch_here(*file, place, spans, *turn))?;
+                PeerReply::Fetched { bytes: brought.bytes, full: brought.full }
+            }
+            PeerRequest::Vouch { token } => {
+                let _order = self.striped.order(token.file).lock().await;
+                self.recover_from_backing(token.file).await?;
+                match self.vouch(from, token) {
+                    Ok(vouched) => PeerReply::Vouched(vouched),
+                    Err(Blocked::Failed(error)) => return Err(error),
+                    Err(_) => return Err(nonsense(&request)),
+                }
+            }
+            _ => tokio::task::block_in_place(|| self.answer_suspended(from, connection_epoch, &request))?,
+        };
+        Ok(Reply::Peer(Box::new(reply)))
+    }
+
+    /// Fails while a client uses a file's bytes.
+    fn demand_idle(&self, file: FileId) -> Result<()> {
+        match self.opens.is_held(file) {
+            true => {
+                Err(Error::new(ErrorKind::Busy, format!("file {file} is in use on this server: try again")))
+            }
+            false => Ok(()),
+        }
+    }
+}

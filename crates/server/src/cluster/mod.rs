@@ -1,0 +1,54 @@
+//! Several servers as one service: connections to the other servers, membership, and the requests between servers.
+//!
+//! ```text
+//! homes        which servers hold names: that never changes
+//! membership   the other servers and their stores; whether this server may serve
+//! peers        a connection to each other server, many requests at once
+//! leases       how long copies of other servers' directories count, in both directions
+//! outcome      why a request could not be served at once
+//! transaction  what is done about that, so that it can be retried
+//! answer       answers to requests of other servers
+//! lost         what was lost with lost stores
+//! striped      files whose bytes are on several servers: vouching, gathering and persisting sizes, reaping
+//! rebuild      changes that other programs make to them in the back end: all holders take them over or none
+//! reshape      truncations and holes of them: all holders make them or none
+//! append       appends to them
+//! tidy         background work between servers
+//! ```
+//!
+//! Requests are handled by plain calls ([`Service::handle`](crate::service::Service::handle)). A request that needs
+//! another server stops, what it needs is fetched, and it is handled again from its beginning.
+//!
+//! **Invariant**: with one server nothing in this module is ever reached.
+
+/// Most transactions of several servers that one server runs at the same time. Each sends at most one long request to
+/// each other server, so that short ones always get through: see [`PEER_IN_FLIGHT`].
+pub(crate) const TASKS: usize = 32;
+/// Minimum number of requests of another server that are served at the same time.
+pub(crate) const PEER_IN_FLIGHT: usize = 2 * TASKS;
+
+mod answer;
+mod append;
+mod homes;
+mod leases;
+mod lost;
+mod membership;
+mod outcome;
+mod peers;
+mod rebuild;
+mod reshape;
+mod striped;
+mod tidy;
+mod transaction;
+
+pub(crate) use append::Writer;
+pub(crate) use homes::check_homes;
+pub(crate) use leases::{Leases, beat, outlive};
+pub(crate) use lost::LossReport;
+pub(crate) use membership::JoinState;
+pub use membership::forgive;
+pub(crate) use outcome::{Blocked, Outcome, RetryContext};
+pub(crate) use peers::{PeerClient, PeerClients, keep, nonsense};
+pub(crate) use striped::{StripedFiles, is_striped};
+pub(crate) use tidy::{settle_first, work};
+pub(crate) use transaction::{Undone, and, resolve};

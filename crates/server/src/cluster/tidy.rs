@@ -1,0 +1,92 @@
+//! Background work between servers: outcomes of transactions, after a start and whenever a server was unreachable.
+//!
+//! A server that starts first queries the outcome of what an earlier run had prepared. It serves clients when it knows,
+//! or when the servers that know are unreachable: then a request that finds an undecided change queries the outcome,
+//! and fails with the name of the server that does not answer.
+
+use crate::service::{Service, stopped};
+use forebay_store::Obstacle;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// Interval of retries.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The same while clients wait.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Queries the outcome of what an earlier run of this server had prepared; clients wait for that, but not for ever.
+pub(crate) async fn settle_first(service: Arc<Service>) {
+    let (names, reshapes) = (service.store.names(), service.store.reshapes());
+    let (intents, changes) = (names.prepared(), reshapes.all_pending());
+    // Changes that other servers prepare meanwhile need not be waited for.
+    let is_open = || {
+        names.prepared().iter().any(|intent| intents.contains(intent))
+            || reshapes.all_pending().iter().any(|change| changes.contains(change))
+    };
+    let resolved = async {
+        while is_open() {
+            service.tidy_names().await;
+            service.tidy_reshapes().await;
+            if is_open() {
+                sleep(SOON).await;
+            }
+        }
+    };
+    if timeout(service.config.times.peer, resolved).await.is_err() {
+        tracing::warn!("the outcome of some changes is unknown: the servers that know it do not answer");
+    }
+    service.open_doors();
+}
+
+/// Persists sizes of striped files, reaps them, and exchanges outcomes of transactions.
+pub(crate) async fn work(service: Arc<Service>) {
+    let mut stopping = service.stopping();
+    loop {
+        let due = {
+            let mut pending_work = service.striped.pending_work();
+            (std::mem::take(&mut pending_work.persist_size), std::mem::take(&mut pending_work.reap))
+        };
+        for file in due.0 {
+            if let Err(error) = service.persist_size(file).await {
+                tracing::debug!(%file, %error, "cannot persist the size of a file; it is persisted later");
+                service.striped.pending_work().persist_size.insert(file);
+            }
+        }
+        for file in due.1 {
+            if let Err(error) = service.reap(file).await {
+                tracing::debug!(%file, %error, "cannot reap an unlinked file; it is reaped later");
+                service.striped.pending_work().reap.insert(file);
+            }
+        }
+        tokio::select! {
+            () = service.striped.wake.notified() => {}
+            () = sleep(AGAIN) => {
+                service.tidy_names().await;
+                service.tidy_reshapes().await;
+                if service.join_state.has_new_peer_store() {
+                    tokio::spawn(service.clone().look_for_losses());
+                }
+            }
+            () = stopped(&mut stopping) => return,
+        }
+    }
+}
+
+impl Service {
+    /// Queries the outcome of what was prepared on this server, and notifies other servers of outcomes.
+    async fn tidy_names(self: &Arc<Service>) {
+        for intent in self.store.names().prepared() {
+            let obstacle = Obstacle::Intent(intent);
+            if let Some(question) = self.store.names().question(&obstacle)
+                && let Err(error) = self.put(question).await
+            {
+                tracing::debug!(?intent, %error, "cannot query the outcome of a transaction; it is queried later");
+            }
+        }
+        match self.store.names().unfinished() {
+            Ok(unfinished) => self.announce_end(unfinished).await,
+            Err(error) => tracing::error!(%error, "cannot read the list of unfinished transactions"),
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Direct writes: writes that suit the back end bypass the buffer.
+//!
+//! `policy::route` decides which way a write takes. A direct write is received into memory, waits for a write slot at
+//! its target together with the drain's own writers, is written together with its neighbours (`writer`), and is
+//! complete when the back end has accepted all of it. If anything prevents that, the write is buffered instead.
+//!
+//! **Invariant**: only ranges that no reader can see yet are written directly, so that a write appears whole or not at
+//! all after any crash; no two writes to the back end overlap (`range_locks`); an acknowledged write is in the back
+//! end, and recorded so in the store.
+//!
+//! **Deliberately absent**: the choice of the way (`forebay_policy::route`); overwrites of bytes in the back end, and
+//! appends, which are buffered; creating, extending and truncating striped files in the back end, which their authority
+//! does (`drain::striped`): a holder writes directly with the same write lease that its drain uses.
+
+mod meter;
+mod range_locks;
+mod rounds;
+mod settings;
+mod unsynced;
+mod writer;
+
+pub use forebay_policy::route::Mode;
+pub(crate) use range_locks::{Quiesced, RangeLocks};
+pub use settings::{Full, Pipeline, Routing, Share};
+
+use crate::service::{Caller, Service};
+use forebay_backend::Object;
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp};
+use forebay_policy::Tick;
+use forebay_policy::drain::Layout;
+use forebay_policy::route::{Route, Write, WriteRouter, local};
+use forebay_store::MAX_FILE;
+use forebay_wire::RouteStatus;
+use meter::Meter;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use writer::Queue;
+
+/// Memory for direct writes, in KiB.
+const MEMORY_KIB: usize = 64 << 10;
+/// Most files that are open for direct writes.
+const MOST_OPEN: usize = 1024;
+/// Most files that are being opened at the same time.
+const OPENING: usize = 16;
+/// Most files whose last sync or striping is remembered.
+const MOST_KNOWN: usize = 1 << 16;
+/// A file without direct writes for this long is finalized; one that a client has open, after a longer time.
+const IDLE: Duration = Duration::from_secs(1);
+const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
+/// Without a pipeline, a burst ends when no bytes have arrived for this many nanoseconds.
+const LULL: u64 = 300_000_000;
+/// After a failure in the back end, all writes are buffered for this long, or all writes of the file concerned.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A direct write that gets no memory for this long is buffered.
+const MEMORY_WAIT: Duration = Duration::from_millis(100);
+
+/// Routes writes into the buffer or directly to the back end.
+pub(crate) struct DirectIo {
+    pub(crate) range_locks: Arc<RangeLocks>,
+    routing: Routing,
+    /// Index of the current mode in `Mode::ALL`.
+    mode: AtomicUsize,
+    router: Mutex<WriteRouter>,
+    /// Nanoseconds spent on routing decisions.
+    decided: AtomicU64,
+    /// The writes that wait for each target.
+    queues: Vec<Mutex<Queue>>,
+    memory: Semaphore,
+    /// Held while one of these files is opened or its write lease is requested: other writers wait.
+    opening: Vec<tokio::sync::Mutex<()>>,
+    /// Files that were synced after their last write.
+    synced: Mutex<HashSet<FileId>>,
+    /// Stripe size and number of servers of files that several servers may hold.
+    stripes: Mutex<HashMap<FileId, (u64, u16)>>,
+    meter: Mutex<Meter>,
+    /// Files with direct writes of an earlier run of the server that were not synced since.
+    left_over: Mutex<HashSet<FileId>>,
+    /// Until then all writes are buffered, or all writes of a file.
+    paused: Mutex<Option<Instant>>,
+    paused_files: Mutex<HashMap<FileId, Instant>>,
+    /// When the last bytes arrived.
+    last: AtomicU64,
+    written: AtomicU64,
+    direct: AtomicU64,
+}
+
+/// The state of a burst, for the drain's trigger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Burst {
+    /// Bursts do not matter.
+    Any,
+    /// The burst continues: nothing is drained.
+    GoesOn,
+    /// The burst is over: everything is drained.
+    Over,
+}
+
+/// A file in the back end that is open for direct writes.
+pub(crate) struct Opened {
+    objects: Vec<Mutex<Box<dyn Object>>>,
+    layout: Layout,
+    /// With a write lease: the file's serial number in the back end, and when the lease was requested.
+    lease: Option<(u64, Mutex<Instant>)>,
+    used: Mutex<Instant>,
+    /// Some writes may not be synced. Set while the object that was used is locked.
+    dirty: AtomicBool,
+    /// Serializes syncs.
+    syncing: Mutex<()>,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DirectIo {
+    pub(crate) fn new(routing: Routing, targets: usize) -> Result<DirectIo> {
+        Ok(DirectIo {
+            range_locks: Arc::default(),
+            routing,
+            mode: AtomicUsize::new(number(routing.mode)),
+            decided: AtomicU64::new(0),
+            router: Mutex::new(WriteRouter::new(routing.mode, routing.settings()?)),
+            queues: (0..targets).map(|_| Mutex::default()).collect(),
+            memory: Semaphore::new(MEMORY_KIB),
+            opening: (0..OPENING).map(|_| tokio::sync::Mutex::default()).collect(),
+            synced: Mutex::default(),
+            stripes: Mutex::default(),
+            meter: Mutex::new(Meter::new(Instant::now())),
+            left_over: Mutex::default(),
+            paused: Mutex::default(),
+            paused_files: Mutex::default(),
+            last: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
+        })
+    }
+
+    /// Counts bytes that arrived from a client.
+    pub(crate) fn came(&self, now: Stamp, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.last.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were written directly.
+    pub(crate) fn passed(&self, bytes: u64) {
+        self.direct.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a write that finds the buffer full is written directly.
+    pub(crate) fn bypass(&self) -> bool {
+        self.routing.when_full() == Full::Bypass
+    }
+
+    /// Whether the end of a burst matters.
+    pub(crate) fn follows_bursts(&self) -> bool {
+        self.routing.pipeline == Pipeline::Off
+    }
+
+    /// Whether data may be drained, as far as bursts matter.
+    pub(crate) fn burst(&self, now: Stamp) -> Burst {
+        let last = self.last.load(Ordering::Relaxed);
+        match self.routing.pipeline {
+            Pipeline::On => Burst::Any,
+            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
+            Pipeline::Off => Burst::Over,
+        }
+    }
+
+    /// The routing mode.
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::ALL[self.mode.load(Ordering::Relaxed)].1
+    }
+
+    /// Changes the routing mode. Writes under way continue as they began.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        lock(&self.router).set_mode(mode);
+        self.mode.store(number(mode), Ordering::Relaxed);
+    }
+
+    /// Whether direct writes are possible at all.
+    pub(crate) fn are_open(&self) -> bool {
+        self.mode() != Mode::Buffer || self.bypass()
+    }
+
+    /// Memory for the payload of a direct write; `None` if there is none for a while.
+    pub(crate) async fn room(&self, len: u32) -> Option<SemaphorePermit<'_>> {
+        let permit = self.memory.acquire_many(len.div_ceil(1 << 10));
+        tokio::time::timeout(MEMORY_WAIT, permit).await.ok()?.ok()
+    }
+
+    /// A file was synced: its next write, if it is followed by a sync again, counts as synchronous.
+    pub(crate) fn synced(&self, file: FileId) {
+        if self.are_open() {
+            let mut synced = lock(&self.synced);
+            if synced.len() >= MOST_KNOWN {
+                synced.clear();
+            }
+            synced.insert(file);
+        }
+    }
+
+    /// Records stripe size and number of servers of a file.
+    pub(crate) fn laid(&self, file: FileId, stripes: (u64, u16)) {
+        let mut known = lock(&self.stripes);
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(file, stripes);
+    }
+
+    fn is_paused(&self, file: FileId) -> bool {
+        let now = Instant::now();
+        let is_later = |until: &Instant| now < *until;
+        lock(&self.paused).as_ref().is_some_and(is_later)
+            || lock(&self.paused_files).get(&file).is_some_and(is_later)
+    }
+
+    /// A write to the back end failed: buffers all writes for a while, or only those of the file if the error concerns
+    /// no other.
+    fn pause(&self, file: FileId, error: &Error) {
+        let until = Instant::now() + PAUSE;
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Protocol => {
+                *lock(&self.paused) = Some(until);
+            }
+            _ => {
+                let mut files = lock(&self.paused_files);
+                if files.len() >= MOST_OPEN {
+                    files.clear();
+                }
+                files.insert(file, until);
+            }
+        }
+    }
+}
+
+impl Opened {
+    fn new(objects: Vec<Box<dyn Object>>, layout: Layout, serial: Option<u64>) -> Opened {
+        Opened {
+            objects: objects.into_iter().map(Mutex::new).collect(),
+            layout,
+            lease: serial.map(|serial| (serial, Mutex::new(Instant::now()))),
+            used: Mutex::new(Instant::now()),
+            dirty: AtomicBool::new(false),
+            syncing: Mutex::default(),
+        }
+    }
+
+    /// One of the objects, preferably an idle one.
+    fn object(&self) -> MutexGuard<'_, Box<dyn Object>> {
+        let free = self.objects.iter().find_map(|object| object.try_lock().ok());
+        free.unwrap_or_else(|| lock(&self.objects[0]))
+    }
+
+    /// Syncs all writes.
+    fn sync(&self) -> Result<()> {
+        tokio::task::block_in_place(|| {
+            let _one = lock(&self.syncing);
+            if !self.dirty.swap(false, Ordering::AcqRel) {
+                return Ok(());
+            }
+            let synced = self.objects.iter().try_for_each(|object| lock(object).sync());
+            synced.inspect_err(|_| self.dirty.store(true, Ordering::Release))
+        })
+    }
+}
+
+impl Service {
+    /// Decides which way a write takes.
+    pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
+        let (direct, now) = (&self.direct, self.store.data().now());
+        let Some(span) = span.filter(|_| direct.are_open()) else { return Route::Buffer };
+        let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
+        let begin = Instant::now();
+        let sync = lock(&direct.synced).remove(&file);
+        let write = Write { file, offset, len: Bytes(span.len()), sync };
+        let route = lock(&direct.router).route(Tick(now.0), &write);
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        direct.decided.fetch_add(took, Ordering::Relaxed);
+        match route {
+            Route::Direct if self.may_bypass(file, span) => Route::Direct,
+            _ => Route::Buffer,
+        }
+    }
+
+    /// The offset of a byte in this server's part of a file; `None` if the striping is not known.
+    fn local_offset(&self, file: FileId, offset: u64) -> Option<u64> {
+        if self.is_alone() {
+            return Some(offset);
+        }
+        let known = lock(&self.direct.stripes).get(&file).copied();
+        let (stripe, servers) = match known {
+            Some(stripes) => stripes,
+            None if self.is_authority(file) => {
+                let stripes = self.stripes(file).ok()?;
+                self.direct.laid(file, stripes);
+                stripes
+            }
+            None => return None,
+        };
+        Some(local(offset, stripe.max(1), u64::from(servers.max(1))))
+    }
+
+    /// Whether a write can probably bypass the buffer. Checked early, so that a write that has to be buffered is
+    /// received directly into the buffer.
+    pub(crate) fn may_bypass(&self, file: FileId, span: Span) -> bool {
+        let may = self.drain.is_some() && !self.direct.is_paused(file) && span.end <= MAX_FILE;
+        let may = may && !self.direct.range_locks.is_broken(file);
+        may && self.store.data().can_pass(file, span).unwrap_or(false)
+    }
+
+    /// Changes the routing mode on behalf of an administrator.
+    pub(crate) fn set_route(&self, caller: &Caller, mode: &str) -> Result<()> {
+        self.demand(caller, "change the routing mode of this service")?;
+        let mode: Mode = mode.parse()?;
+        if self.drain.is_none() && mode != Mode::Buffer {
+            let text = "this server has no back end for direct writes: start it with --backend";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        tracing::info!(uid = %caller.who.uid, mode = mode.name(), "the routing mode has changed");
+        self.direct.set_mode(mode);
+        if self.direct.are_open() {
+            // Writes through shared memory cannot bypass the buffer.
+            self.store.data().recall_all();
+        }
+        Ok(())
+    }
+
+    /// Routing statistics.
+    pub(crate) fn route_status(&self) -> Option<RouteStatus> {
+        let engine = self.drain.as_ref()?;
+        let (extents, index) = self.store.data().index_size();
+        let written = self.direct.written.load(Ordering::Relaxed);
+        let direct = self.direct.direct.load(Ordering::Relaxed);
+        let (waits, waited) = engine.waits();
+        Some(RouteStatus {
+            mode: self.direct.mode().name().to_owned(),
+            pipeline: self.direct.routing.pipeline == Pipeline::On,
+            bypass: self.direct.bypass(),
+            buffered: written.saturating_sub(direct),
+            direct,
+            waits,
+            waited,
+            decided: self.direct.decided.load(Ordering::Relaxed),
+            indexed: engine.indexed().saturating_add(self.store.data().index_time()),
+            waiting: self.jobs.named(&engine.space_waiters()),
+            extents,
+            index,
+        })
+    }
+
+    /// Has files finalized that have no direct writers any more.
+    pub(crate) fn sweep_direct(&self) {
+        let Some(engine) = &self.drain else { return };
+        for (file, opened) in self.direct.range_locks.all_open() {
+            if !self.is_in_use(file, &opened) {
+                engine.finish_later(file);
+            }
+        }
+        self.drop_removed();
+    }
+
+    /// Whether a file has direct writers.
+    pub(crate) fn is_written_directly(&self, file: FileId) -> bool {
+        self.direct.range_locks.opened(file).is_some_and(|opened| self.is_in_use(file, &opened))
+    }
+
+    fn is_in_use(&self, file: FileId, opened: &Opened) -> bool {
+        let limit = if self.opens.is_held(file) { IDLE_AND_OPEN } else { IDLE };
+        lock(&opened.used).elapsed() < limit
+    }
+}
+
+fn number(mode: Mode) -> usize {
+    Mode::ALL.iter().position(|(_, one)| *one == mode).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burst_continues_as_long_as_bytes_arrive() {
+        let at = |routing| DirectIo::new(routing, 1).expect("usual settings");
+        let direct = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
+        let second = 1_000_000_000;
+        assert_eq!(direct.burst(Stamp(second)), Burst::Over);
+        direct.came(Stamp(second), 1);
+        assert_eq!(
+            direct.burst(Stamp(second + LULL - 1)),
+            Burst::GoesOn,
+            "any bytes count, however slowly they arrive"
+        );
+        assert_eq!(direct.burst(Stamp(second + LULL)), Burst::Over);
+        let usual = at(Routing::default());
+        usual.came(Stamp(second), 1);
+        assert_eq!(usual.burst(Stamp(second)), Burst::Any);
+    }
+
+    #[test]
+    fn failure_of_one_file_does_not_affect_others() {
+        let direct = DirectIo::new(Routing::default(), 1).expect("usual settings");
+        let (one, other) = (FileId(1), FileId(2));
+        for kind in [ErrorKind::NoSpace, ErrorKind::TooLarge, ErrorKind::Stale] {
+            direct.pause(one, &Error::from(kind));
+            assert!(direct.is_paused(one) && !direct.is_paused(other), "{kind:?}");
+        }
+        direct.pause(one, &Error::from(ErrorKind::Io));
+        assert!(direct.is_paused(other));
+    }
+}

@@ -1,0 +1,314 @@
+//! Striped files: each holder drains its own bytes, and the authority creates the file in the back end and sets its
+//! size.
+//!
+//! ```text
+//! holder                              authority
+//!   Bear      has bytes to drain    →   creates the file, sets its writeback mark, extends it
+//!   (writes and syncs its own bytes, frees them)
+//!   Drained   has drained its bytes →   later:
+//!   Level     suspends its writes,  ←   has all holders match their parts
+//!             writes missing zeros  →   truncates the file to its size, sets its attributes,
+//!                                       records its version, ends the writeback mark
+//! ```
+//!
+//! **Invariant**: only the authority changes the size in the back end, under the file's order lock, and reduces it only
+//! while all holders have suspended writes; a writeback mark that outlives its server process is finalized like any
+//! other.
+
+use super::DrainEngine;
+use super::leases::{SuspendedWrites, WriteLeases};
+use crate::backing::{Backing, Extras, missing_in_backing};
+use crate::cluster::{and, nonsense};
+use crate::direct::Quiesced;
+use crate::service::Service;
+use forebay_backend::Object;
+use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
+use forebay_store::{Batch, Facts};
+use forebay_wire::{BackingFile, Held, Left, PeerReply, PeerRequest, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A holder that has not renewed its lease for this long has given up draining.
+const ABANDONED: Duration = Duration::from_secs(15);
+
+/// The servers that drain bytes of this authority's files, and since when.
+#[derive(Default)]
+pub(super) struct Parts {
+    table: Mutex<HashMap<FileId, BTreeMap<ServerId, Instant>>>,
+}
+
+impl Parts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, BTreeMap<ServerId, Instant>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, file: FileId, server: ServerId) {
+        self.lock().entry(file).or_default().insert(server, Instant::now());
+    }
+
+    fn end(&self, file: FileId, server: ServerId) {
+        let mut table = self.lock();
+        if let Some(servers) = table.get_mut(&file) {
+            servers.remove(&server);
+            if servers.is_empty() {
+                table.remove(&file);
+            }
+        }
+    }
+
+    /// Whether a server is draining bytes of a file.
+    pub(super) fn are_busy(&self, file: FileId) -> bool {
+        let table = self.lock();
+        table.get(&file).is_some_and(|servers| servers.values().any(|since| since.elapsed() < ABANDONED))
+    }
+}
+
+impl Service {
+    /// Whether this server is the authority of a file.
+    pub(crate) fn is_authority(&self, file: FileId) -> bool {
+        self.is_alone() || self.members.members().authority(file) == self.config.server
+    }
+
+    /// Whether other servers may hold bytes of a file, or its name.
+    pub(crate) fn is_shared(&self, file: FileId) -> bool {
+        !self.is_authority(file) || self.shared_layout(file).is_ok_and(|layout| layout.is_some())
+    }
+
+    /// Requests a write lease for a file from its authority, at least up to `end`. For threads that may block.
+    pub(crate) fn request_lease(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<BackingFile>> {
+        let size = self.store.data().facts(file)?.size.max(end);
+        self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
+        let lease = async {
+            if self.is_authority(file) {
+                return self.create_striped(self.config.server, file, size).await;
+            }
+            // Without a pending truncation, bytes would be written beyond the end.
+            self.learn_reshape(file).await?;
+            match self.ask(self.members.members().authority(file), PeerRequest::Bear { file, size }).await? {
+                PeerReply::BackingFile { backing_file } => Ok(backing_file),
+                other => Err(nonsense(&other)),
+            }
+        };
+        self.await_unless_it_ends(lease)?
+    }
+
+    /// Creates a file of this authority in the back end with a writeback mark and at least this size, for a holder of
+    /// bytes.
+    pub(crate) async fn create_striped(
+        self: &Arc<Service>,
+        from: ServerId,
+        file: FileId,
+        size: u64,
+    ) -> Result<Option<BackingFile>> {
+        let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else {
+            return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
+        };
+        tokio::task::block_in_place(|| self.refresh(file))?;
+        let _order = self.striped.order(file).lock().await;
+        self.recover_from_backing(file).await?;
+        self.forget_vanished(file).await?;
+        let backing_file = tokio::task::block_in_place(|| -> Result<_> {
+            let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+            // The final size of a file with direct writers is unknown: the back end chooses the layout.
+            let known = match self.direct.are_open() {
+                true => self.create_backing(backing, file, &|_| None)?,
+                false => self.create_backing(backing, file, &engine.choose_layout(self, file))?,
+            };
+            let Some(known) = known else { return Ok(None) };
+            let grown = self.grow_shared(backing, file, size)?;
+            Ok(grown.map(|(place, grown)| BackingFile { place, grown, layout, owner: known.owner }))
+        });
+        if from != self.config.server && matches!(backing_file, Ok(Some(_))) {
+            engine.parts.begin(file, from);
+        }
+        match backing_file {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.store.names().inode(file).is_err() => {
+                Ok(None)
+            }
+            backing_file => backing_file,
+        }
+    }
+
+    /// A holder has drained all its bytes.
+    pub(crate) fn part_drained(&self, from: ServerId, file: FileId) {
+        if let Some(engine) = &self.drain {
+            engine.parts.end(file, from);
+            engine.doorbell.notify_one();
+        }
+    }
+
+    /// Sets the writeback mark of a file of this authority before it is truncated or punched, so that the change
+    /// reaches the back end after a crash too. The caller holds the file's order lock.
+    pub(crate) fn claim_shared(&self, file: FileId) -> Result<()> {
+        match &self.backing {
+            Some(backing) if backing.knows(file)? => self.create_backing(backing, file, &|_| None).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// A file was truncated: truncates it in the back end at once if possible.
+    pub(crate) fn trim_shared(&self, file: FileId, change: Reshape) {
+        let (Some(backing), Reshape::Cut(size)) = (&self.backing, change) else { return };
+        if let Err(error) = self.shorten(backing, file, size) {
+            tracing::warn!(%file, %error, "cannot truncate a file in the back end; it is truncated later");
+        }
+    }
+
+    /// Suspends writes to a file in the back end while the result is held; afterwards they need a new lease.
+    pub(crate) fn be_still(&self, file: FileId) -> Result<Option<(Quiesced, SuspendedWrites<'_>)>> {
+        self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
+        // Shorter than the timeout of the requesting servers.
+        let patience = self.config.times.peer / 4;
+        let Some(engine) = &self.drain else { return Ok(None) };
+        let suspended = engine.write_leases.suspend(file, patience)?;
+        // Without a lease nothing is reserved; ranges that were reserved with one do not start their I/O any more.
+        let quiesce = self.direct.range_locks.quiesce_within(file, patience)?;
+        Ok(Some((quiesce, suspended)))
+    }
+
+    /// Makes this server's part of a file in the back end match the buffer. Writes are suspended.
+    pub(crate) fn match_part(
+        &self,
+        (file, layout): (FileId, &Layout),
+        place: &Place,
+        size: u64,
+        lost_below: u64,
+    ) -> Result<Held> {
+        let Some(backing) = &self.backing else {
+            return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
+        };
+        let data = self.store.data();
+        if !layout.servers.contains(&self.config.server) {
+            return self.held(file);
+        }
+        if lost_below > 0 {
+            data.lose(file, lost_below)?;
+        }
+        // Direct writes, too, are synced before the writeback mark ends.
+        self.sync_direct_until_done(file)?;
+        let object = open_place(backing, file, place)?;
+        let there = backing.ask(|_| object.version())?.size;
+        // Bytes may have been written and drained on this server since the size was measured.
+        let size = size.max(data.facts(file)?.size);
+        let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
+        backing.ask(|_| -> Result<()> {
+            for &gap in &gaps {
+                let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.config.server);
+                own.try_for_each(|(_, span)| object.zero(span))?;
+            }
+            object.sync()
+        })?;
+        self.forget_direct(file);
+        data.hollow(file, &gaps, Batch::default())?;
+        self.held(file)
+    }
+
+    /// Makes a file of this authority match in the back end and finalizes it: sets its size, zeros, owner, mode and
+    /// time, and records its version.
+    pub(crate) async fn finalize_striped(self: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
+        let Some(backing) = &self.backing else { return Ok(Extras::default()) };
+        let _order = self.striped.order(file).lock().await;
+        let Some((layout, place)) = tokio::task::block_in_place(|| self.to_finalize(backing, file))? else {
+            return tokio::task::block_in_place(|| self.finalize(backing, file, last, None));
+        };
+        self.notify_reshaped(file).await?;
+        let size = self.length(file).await?;
+        // Trailing zeros are in the back end as soon as the file has its size there.
+        tokio::task::block_in_place(|| self.grow_shared(backing, file, size))?;
+        let mut list = Vec::new();
+        for server in self.holders(file)? {
+            let lost_below = self.lost_below(file, server)?;
+            let (layout, place) = (layout.clone(), place.clone());
+            list.push((server, PeerRequest::Level { file, layout, place, size, lost_below }));
+        }
+        let mut others = Held::default();
+        for answer in self.request_all(list).await {
+            match answer? {
+                PeerReply::Facts(held) => others = and(others, held),
+                other => return Err(nonsense(&other)),
+            }
+        }
+        tokio::task::block_in_place(|| {
+            let _suspended = self.be_still(file)?;
+            let own = self.match_part((file, &layout), &place, size, 0)?;
+            // A holder may have written and drained more between the measurement and the suspension.
+            let held = and(own, others);
+            let facts = Facts { size: size.max(held.size), touched: held.touched, ..Facts::default() };
+            let extras = self.finalize(backing, file, last, Some(facts))?;
+            self.note_extent(file, |extent| {
+                if !extent.size_pending {
+                    extent.elsewhere = Some(others.buffered);
+                    extent.touched = extent.touched.max(others.touched);
+                }
+            })?;
+            Ok(extras)
+        })
+    }
+
+    /// Layout and place of a file with a writeback mark; `None` if it has no name or is missing in the back end.
+    fn to_finalize(&self, backing: &Backing, file: FileId) -> Result<Option<(Layout, Place)>> {
+        let named = self.store.names().inode(file).is_ok_and(|inode| !inode.parents.is_empty());
+        if !named || backing.mark(file).is_none() || backing.has_vanished(file)? {
+            return Ok(None);
+        }
+        let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+        Ok(self.grow_shared(backing, file, 0)?.map(|(place, _)| (layout, place)))
+    }
+
+    /// How much of these files was written before `before` and is not drained on this server. Queues them if `drain` is
+    /// set.
+    pub(crate) fn undrained(&self, files: &[FileId], before: Stamp, drain: bool) -> PeerReply {
+        let (data, now) = (self.store.data(), Instant::now());
+        let left = files.iter().map(|&file| {
+            // A repeated poll only needs to know whether anything is left.
+            let bytes = match data.write_back(file).and_then(|()| data.backlog(file)) {
+                Ok(None) => 0,
+                Ok(Some(backlog)) if before == Stamp(u64::MAX) => backlog.bytes,
+                Ok(Some(backlog)) => u64::from(backlog.oldest <= before),
+                // A file whose backlog cannot be read is not drained.
+                Err(_) => 1,
+            };
+            let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
+            let mut drain_queue = engine.drain_queue();
+            if bytes > 0 && drain {
+                if before == Stamp(u64::MAX) {
+                    // The first poll for a drain request.
+                    drain_queue.failures.retry_now(now, file);
+                }
+                drain_queue.choose(now, file);
+            }
+            Left { bytes, tries: drain_queue.failures.tries(file) }
+        });
+        let left = left.collect();
+        if let Some(engine) = &self.drain {
+            engine.doorbell.notify_one();
+        }
+        PeerReply::Undrained { now: data.now(), left }
+    }
+}
+
+impl DrainEngine {
+    /// Files of this authority with writeback marks that no server works on.
+    pub(super) fn abandoned(&self, service: &Service, backing: &Backing) -> BTreeSet<FileId> {
+        let writeback_marks = backing.all_marked().into_iter();
+        writeback_marks.filter(|&file| service.is_shared(file) && !self.parts.are_busy(file)).collect()
+    }
+
+    pub(crate) fn write_leases(&self) -> &WriteLeases {
+        &self.write_leases
+    }
+}
+
+/// Opens a file for writing whose name another server may have.
+pub(crate) fn open_place(backing: &Backing, file: FileId, place: &Place) -> Result<Box<dyn Object>> {
+    let opened = backing.ask(|backend| backend.open_to_write(&place.path));
+    let object = opened.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => missing_in_backing(file),
+        _ => error,
+    })?;
+    match backing.ask(|_| object.version())?.serial == place.serial {
+        true => Ok(object),
+        false => Err(missing_in_backing(file)),
+    }
+}

@@ -1,0 +1,103 @@
+//! Requests about users' keys.
+
+use crate::key::random;
+use crate::keys::now;
+use crate::people;
+use crate::service::{Caller, Service};
+use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
+use forebay_wire::{KeyCall, KeyId, KeyReply, PeerReply, PeerRequest, UserKey};
+
+/// Maximum length of a user's name in the list of keys.
+const NAME: usize = 64;
+
+impl Service {
+    /// Grants, lists and revokes keys, on this and all other servers.
+    pub(crate) async fn about_keys(&self, caller: &Caller, call: &KeyCall) -> Result<KeyReply> {
+        self.demand(caller, "manage the keys of this service")?;
+        match call {
+            KeyCall::List => Ok(KeyReply::Keys(self.keys.all())),
+            KeyCall::Grant { user, expires } => {
+                let key = self.grant(caller, user, *expires)?;
+                let secret = *self.key.key.for_user(&key).as_bytes();
+                let missing = self.spread_keys().await;
+                Ok(KeyReply::Granted { key, secret, missing })
+            }
+            KeyCall::Revoke { id } => {
+                let key = tokio::task::block_in_place(|| self.keys.revoke(*id))?;
+                tracing::info!(uid = %caller.who.uid, key = %id, user = %key.user, "revoked a key");
+                tokio::task::block_in_place(|| self.end_spent());
+                let missing = self.spread_keys().await;
+                Ok(KeyReply::Revoked { key, missing })
+            }
+        }
+    }
+
+    fn grant(&self, caller: &Caller, user: &str, expires: Option<u64>) -> Result<UserKey> {
+        let refused = |kind, text: String| Err(Error::new(kind, text));
+        self.demand_own_key()?;
+        if !caller.local {
+            let text = "keys are granted over the service's Unix socket only, so that the secret never crosses the network"
+                .to_owned();
+            return refused(ErrorKind::NotPermitted, text);
+        }
+        let found = people::user(user).filter(|(uid, _, name)| *uid != Uid(u32::MAX) && name.len() <= NAME);
+        let Some((uid, gid, user)) = found else {
+            let user = user.escape_debug();
+            return refused(
+                ErrorKind::Invalid,
+                format!("no user \"{user}\" on the server's machine: give the uid"),
+            );
+        };
+        let made = now();
+        if expires.is_some_and(|end| end <= made) {
+            return refused(ErrorKind::Invalid, "the expiry is in the past".to_owned());
+        }
+        let bytes = random()?;
+        let id = KeyId(*bytes.first_chunk().expect("32 bytes"));
+        let key = UserKey { id, uid, gid, user, made, expires, revoked: None };
+        tokio::task::block_in_place(|| self.keys.grant(key.clone()))?;
+        tracing::info!(uid = %caller.who.uid, key = %id, user = %key.user, "granted a key");
+        Ok(key)
+    }
+
+    /// Sends all known keys to the other servers and returns the servers that did not get them; these learn the keys
+    /// when they join this server again.
+    async fn spread_keys(&self) -> Vec<ServerId> {
+        let own = self.config.server;
+        let Some(me) = self.me() else { return Vec::new() };
+        let mut calls = Vec::new();
+        // Concurrently, so that one server that does not answer does not delay the others.
+        for server in self.members.members().servers().filter(|server| *server != own) {
+            let me = me.clone();
+            let call = async move { me.ask(server, PeerRequest::Keys { keys: me.keys.all() }).await };
+            calls.push((server, tokio::spawn(call)));
+        }
+        let mut missing = Vec::new();
+        for (server, call) in calls {
+            match call.await {
+                Ok(Ok(PeerReply::Keys { keys })) => {
+                    if tokio::task::block_in_place(|| self.join_keys(&keys)).is_err() {
+                        missing.push(server);
+                    }
+                }
+                _ => missing.push(server),
+            }
+        }
+        missing
+    }
+
+    /// Merges the keys of another server and closes connections whose keys were revoked there. Blocks.
+    pub(crate) fn join_keys(&self, keys: &[UserKey]) -> Result<()> {
+        self.keys.merge(keys)?;
+        self.end_spent();
+        Ok(())
+    }
+
+    /// Closes connections whose keys are no longer valid. Blocks.
+    pub(crate) fn end_spent(&self) {
+        let ended = self.keys.end(&self.sessions);
+        if ended > 0 {
+            tracing::info!(ended, "closed connections whose keys were revoked or have expired");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Shared file mappings: grants clients the memory object of a mapped file and passes its descriptor.
+//!
+//! The store has one memory object for each mapped file (decision 92). The client fetches its descriptor over a
+//! separate Unix socket, because the kernel passes descriptors only there; a ticket from the client's connection
+//! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then one
+//! client at a time may map the file, in a private copy.
+//!
+//! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; a file never has an
+//! object and a client with a writable private copy at the same time. No user except root and the owner has more
+//! pending descriptors, or more connections that fetch one, than `limits.user_mappings`.
+
+use crate::backing::Part;
+use crate::data::bytes_of;
+use crate::jobs::Membership;
+use crate::key;
+use crate::log_limit::about_peer;
+use crate::memory::claim;
+use crate::per_user::{PerUser, UserCounts, UserLimit};
+use crate::service::{Caller, Service};
+use crate::session::Session;
+use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
+use forebay_store::{Body, Data, Mapper, Piece};
+use forebay_wire::{Answer, FileMap, Reply, Token};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Maximum number of pending descriptors, and how long they are kept.
+const MOST_TICKETS: usize = 256;
+const TICKET_LIFE: Duration = Duration::from_secs(10);
+/// Maximum number of connections that fetch a descriptor.
+const FETCHING: usize = 1024;
+/// Interval between two checks for unused mappings.
+const TEND: Duration = Duration::from_millis(100);
+/// Minimum interval between two writebacks, and the maximum share of time they take (1/20).
+const BACK: Duration = Duration::from_secs(1);
+const BACK_SHARE: u32 = 20;
+/// How long to wait for a full buffer.
+const ROOM: Duration = Duration::from_secs(30);
+/// How often a range that changes while it is read is filled again.
+const TRIES: u32 = 1000;
+/// Prefix that identifies these sockets in the list of the machine.
+const PREFIX: &[u8] = b"forebay-map-";
+
+/// A request to map a file.
+#[derive(Clone, Copy)]
+pub(crate) struct MapRequest {
+    pub(crate) token: Token,
+    pub(crate) span: Span,
+    pub(crate) write: bool,
+}
+
+/// The state of all mappings.
+pub(crate) struct Mappings {
+    /// The abstract name of the socket.
+    socket: Vec<u8>,
+    tickets: Mutex<Tickets>,
+    /// Connections that fetch descriptors.
+    fetching: Arc<PerUser>,
+    copies: Mutex<HashMap<FileId, Vec<Holder>>>,
+}
+
+/// Pending descriptors, with counts per user.
+struct Tickets {
+    waiting: HashMap<[u8; 16], Ticket>,
+    users: UserCounts,
+}
+
+impl Tickets {
+    /// Removes tickets that were not fetched in time.
+    fn expire(&mut self) {
+        let users = &mut self.users;
+        self.waiting.retain(|_, ticket| {
+            let lives = ticket.since.elapsed() < TICKET_LIFE;
+            if !lives {
+                users.remove(ticket.uid);
+            }
+            lives
+        });
+    }
+
+    fn add(&mut self, number: [u8; 16], ticket: Ticket) -> Result<()> {
+        self.expire();
+        if self.waiting.len() >= MOST_TICKETS {
+            return Err(Error::new(ErrorKind::Busy, "too many pending mappings: try again"));
+        }
+        self.users.add(ticket.uid)?;
+        self.waiting.insert(number, ticket);
+        Ok(())
+    }
+
+    /// Takes a ticket if this user may have it; otherwise the ticket stays.
+    fn take(&mut self, number: [u8; 16], may: impl FnOnce(Uid) -> bool) -> Option<Ticket> {
+        self.waiting.get(&number).filter(|ticket| may(ticket.uid))?;
+        let ticket = self.waiting.remove(&number)?;
+        self.users.remove(ticket.uid);
+        Some(ticket)
+    }
+}
+
+/// A descriptor that waits for its client.
+struct Ticket {
+    file: File,
+    uid: Uid,
+    since: Instant,
+}
+
+/// A client that maps a file in a private copy.
+struct Holder {
+    session: Weak<Session>,
+    token: Token,
+    write: bool,
+}
+
+impl Holder {
+    /// Whether its client is connected and has the file open; the reference of the session table does not count.
+    fn lives(&self) -> bool {
+        self.session.strong_count() > 1
+            && self.session.upgrade().is_some_and(|session| session.hold(&self.token).is_some())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mappings {
+    /// No mappings. At most `most` pending mappings per user, except for root and `owner`.
+    pub(crate) fn open(most: usize, owner: Uid) -> Result<Mappings> {
+        let random = key::random()?;
+        let mut socket = PREFIX.to_vec();
+        socket.extend(random[..16].iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
+        let limit = UserLimit::new("pending mappings", "user_mappings", most, owner);
+        let tickets = Tickets { waiting: HashMap::new(), users: UserCounts::new(limit) };
+        let (tickets, fetching) = (Mutex::new(tickets), PerUser::new(limit));
+        Ok(Mappings { socket, tickets, fetching, copies: Mutex::default() })
+    }
+
+    /// Keeps a descriptor for its client.
+    fn keep(&self, file: File, uid: Uid) -> Result<FileMap> {
+        let random = key::random()?;
+        let (ticket, _) = random.split_first_chunk::<16>().expect("32 bytes");
+        lock(&self.tickets).add(*ticket, Ticket { file, uid, since: Instant::now() })?;
+        Ok(FileMap::Shared { socket: self.socket.clone(), ticket: *ticket })
+    }
+
+    /// Lets a client map a file in a private copy, if that cannot diverge from other mappings.
+    fn copy(&self, caller: &Caller, request: &MapRequest) -> Result<FileMap> {
+        let (file, write) = (request.token.file, request.write);
+        let mut copies = lock(&self.copies);
+        copies.retain(|_, list| {
+            list.retain(Holder::lives);
+            !list.is_empty()
+        });
+        let list = copies.entry(file).or_default();
+        let own = |copy: &Holder| std::ptr::eq(copy.session.as_ptr(), Arc::as_ptr(&caller.session));
+        if list.iter().any(|copy| !own(copy) && (copy.write || write)) {
+            return Err(Error::new(ErrorKind::Unsupported, DIFFERS));
+        }
+        match list.iter_mut().find(|copy| own(copy) && copy.token == request.token) {
+            Some(held) => held.write |= write,
+            None => {
+                list.push(Holder { session: Arc::downgrade(&caller.session), token: request.token, write });
+            }
+        }
+        Ok(FileMap::Alone)
+    }
+
+    /// The client does not map the file for writing after all; it may map it for reading.
+    fn give_up(&self, caller: &Caller, request: &MapRequest) {
+        let own = |copy: &Holder| std::ptr::eq(copy.session.as_ptr(), Arc::as_ptr(&caller.session));
+        let mut copies = lock(&self.copies);
+        let list = copies.get_mut(&request.token.file).into_iter().flatten();
+        list.filter(|copy| own(copy) && copy.token == request.token).for_each(|copy| copy.write = false);
+    }
+
+    /// Fails if a client has a private copy of the file that may contain changes.
+    fn check_uncopied(&self, file: FileId) -> Result<()> {
+        match lock(&self.copies)
+            .get(&file)
+            .is_some_and(|list| list.iter().any(|copy| copy.write && copy.lives()))
+        {
+            true => Err(Error::new(ErrorKind::Unsupported, DIFFERS)),
+            false => Ok(()),
+        }
+    }
+}
+
+const DIFFERS: &str = "another process maps the file, and the two cannot share memory: they are not on the machine of \
+                       the server, or the file is spread over several servers; use a mount for such programs";
+
+pub(crate) async fn serve(
+    service: &Arc<Service>,
+    job: &Membership,
+    caller: &Caller,
+    request: MapRequest,
+) -> Answer {
+    service.demand_joined()?;
+    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
+    drop(job.wait(entry).await?);
+    let need = if request.write { Access::BOTH } else { Access::READ };
+    let hold = claim(service, caller, &request.token, need)?;
+    if request.write {
+        service.shed_set_id(caller, &hold)?;
+    }
+    let file = request.token.file;
+    let here = match service.store.names().inode(file)?.body {
+        Body::File { ref layout, .. } => layout.only() == Some(service.config.server),
+        _ => return Err(Error::new(ErrorKind::Unsupported, "only files can be mapped")),
+    };
+    let data = service.store.data();
+    if !here || !caller.local {
+        let copy = service.mappings.copy(caller, &request)?;
+        // Checked after the copy is registered, so that of a copy and an object created concurrently at least one sees
+        // the other.
+        if request.write && data.mapped().contains(&file) {
+            service.mappings.give_up(caller, &request);
+            return Err(Error::new(ErrorKind::Unsupported, DIFFERS));
+        }
+        return Ok(Reply::FileMap(copy));
+    }
+    let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
+    let mut tries = 0;
+    while tries < TRIES {
+        let missing = tokio::task::block_in_place(|| data.prepare_map(file, request.span, mapper))?;
+        service.mappings.check_uncopied(file)?;
+        let Some(missing) = missing else {
+            match data.share_map(file, request.span, request.write)? {
+                Some(shared) => return service.mappings.keep(shared, caller.who.uid).map(Reply::FileMap),
+                None => {
+                    tries += 1;
+                    continue;
+                }
+            }
+        };
+        let bytes = read(service, caller.who.uid, file, missing.span).await?;
+        if !tokio::task::block_in_place(|| data.fill_map(file, missing, &bytes))? {
+            tries += 1;
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, format!("file {file} changes faster than it can be mapped: try again")))
+}
+
+impl Service {
+    /// Runs a call that writes data of mappings back. Waits for a full buffer if a drain frees space. Blocks the
+    /// thread.
+    pub(crate) fn when_there_is_room(&self, mut write_back: impl FnMut(&Data) -> Result<()>) -> Result<()> {
+        let (begin, stopping) = (Instant::now(), self.stopping());
+        loop {
+            match write_back(self.store.data()) {
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace
+                        && self.drain.is_some()
+                        && begin.elapsed() < ROOM
+                        && !*stopping.borrow() =>
+                {
+                    std::thread::sleep(TEND);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// The contents of a range of a file, read for a user.
+async fn read(service: &Arc<Service>, uid: Uid, file: FileId, span: Span) -> Result<Vec<u8>> {
+    let len = u32::try_from(span.len()).map_err(|_| ErrorKind::TooLarge)?;
+    let pieces = service.store.data().read(file, span.start, len)?;
+    let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Backing(_))) {
+        false => pieces.into_iter().map(Part::Here).collect(),
+        true => service.read_both(uid, file, span.start, len).await?,
+    };
+    Ok(bytes_of(&parts).0.into_iter().flatten().copied().collect())
+}
+
+/// Starts the tasks that pass descriptors and maintain mappings until the server stops.
+pub(crate) fn start(service: &Arc<Service>) -> Result<()> {
+    let listen = || {
+        let address = SocketAddr::from_abstract_name(&service.mappings.socket)?;
+        let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    };
+    let listener = listen().map_err(|error: std::io::Error| {
+        Error::new(ErrorKind::Unreachable, format!("cannot listen on the socket for mappings: {error}"))
+    })?;
+    let service = service.clone();
+    tokio::spawn(hand_over(service.clone(), listener));
+    tokio::task::spawn_blocking(move || tend(&service));
+    Ok(())
+}
+
+async fn hand_over(service: Arc<Service>, listener: UnixListener) {
+    let places = Arc::new(Semaphore::new(FETCHING));
+    let mut stopping = service.stopping();
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            biased;
+            () = crate::service::stopped(&mut stopping) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(TEND).await;
+            continue;
+        };
+        let user = stream.peer_cred().map(|peer| Uid(peer.uid()));
+        // In order of arrival: a user with too many connections loses the newest.
+        let share = user.and_then(|user| {
+            let share = service.mappings.fetching.take(user).map_err(std::io::Error::other)?;
+            Ok((user, share))
+        });
+        let (user, share) = match share {
+            Ok(share) => share,
+            Err(error) => {
+                about_peer!(service.log, %error, "refused a client that fetches a mapping");
+                continue;
+            }
+        };
+        let service = service.clone();
+        tokio::spawn(async move {
+            let patience = service.config.times.handshake;
+            match timeout(patience, fetch(&service, user, stream)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    about_peer!(service.log, %error, "could not pass the descriptor of a mapped file");
+                }
+                Err(_) => about_peer!(service.log, "a client sent no ticket for its mapping"),
+            }
+            drop((place, share));
+        });
+    }
+}
+
+async fn fetch(service: &Service, user: Uid, mut stream: UnixStream) -> std::io::Result<()> {
+    let mut ticket = [0; 16];
+    stream.read_exact(&mut ticket).await?;
+    let may = |uid| uid == user || service.trusts_user(user);
+    let Some(kept) = lock(&service.mappings.tickets).take(ticket, may) else {
+        return Err(std::io::Error::other(format!("user {user} has no such ticket")));
+    };
+    stream.writable().await?;
+    let (mut space, fds) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [kept.file.as_fd()]);
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    if !message.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(std::io::Error::other("no space for a descriptor in the message"));
+    }
+    sendmsg(&stream, &[IoSlice::new(&[1])], &mut message, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Writes data of mappings back, and closes mappings without users.
+fn tend(service: &Service) {
+    let (stopping, data) = (service.stopping(), service.store.data());
+    let mut next: HashMap<FileId, Instant> = HashMap::new();
+    while !*stopping.borrow() {
+        std::thread::sleep(TEND);
+        let files = data.mapped();
+        next.retain(|file, _| files.contains(file));
+        for file in files {
+            let begin = Instant::now();
+            let tended = data.end_map(file).and_then(|ended| {
+                let due = next.get(&file).is_none_or(|next| begin >= *next);
+                if !ended && due {
+                    data.write_back(file)?;
+                }
+                Ok(due)
+            });
+            match tended {
+                Ok(true) => drop(next.insert(file, Instant::now() + BACK.max(begin.elapsed() * BACK_SHARE))),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%file, %error, "could not write a mapping back yet; will retry");
+                    next.insert(file, Instant::now() + BACK);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One vocabulary: words of the field in names and prose, and one definition for each public name of a crate.
+
+use super::Finding;
+use crate::rust;
+use crate::tree::Tree;
+use std::collections::BTreeMap;
+
+/// Words that no identifier has as a part, and the word of the field that takes their place.
+const RETIRED: &[(&str, &str)] = &[
+    ("afar", "remote or striped"),
+    ("aloft", "in_flight"),
+    ("anybody", "the actor's name"),
+    ("asker", "client"),
+    ("berth", "run_dir"),
+    ("bury", "reap"),
+    ("clerk", "server"),
+    ("court", "arbiter"),
+    ("desk", "shm_queue"),
+    ("dress", "set_attrs"),
+    ("errand", "call"),
+    ("hall", "accept_limiter"),
+    ("keeper", "server_process"),
+    ("nobody", "the actor's name"),
+    ("outbox", "send_queue"),
+    ("pane", "ro_map"),
+    ("scout", "scanner"),
+    ("somebody", "the actor's name"),
+    ("stint", "file_batch"),
+    ("undertaker", "orphan_reaper"),
+    ("veil", "stale"),
+    ("visitor", "peer"),
+    ("whoever", "the actor's name"),
+];
+
+/// Words that no comment has: each hides who acts, or is a word of this project alone.
+const RIDDLES: &[&str] = &[
+    "afar",
+    "anybody",
+    "berth",
+    "buried",
+    "bury",
+    "clerk",
+    "desk",
+    "everybody",
+    "nobody",
+    "somebody",
+    "undertaker",
+    "whoever",
+];
+
+/// Public names that two modules of a crate may define.
+const TWINS: &[(&str, &[&str])] = &[("crates/client", &["Client", "File", "ReadDir"])];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.rust().filter(|(path, _)| !path.starts_with("xtask/src/verify/words")) {
+        findings.extend(retired(path, text));
+        findings.extend(riddles(path, text));
+    }
+    findings.extend(twins(tree));
+    findings
+}
+
+fn retired(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in rust::code(text).lines().enumerate() {
+        for name in line.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            let parts = parts(name);
+            if let Some((word, instead)) =
+                RETIRED.iter().find(|(word, _)| parts.iter().any(|part| part == word))
+            {
+                let what = format!("{name}: {word} is no word of the field; say {instead}");
+                findings.push(Finding::wrong(format!("{path}:{}", index + 1), what));
+            }
+        }
+    }
+    findings
+}
+
+fn riddles(path: &str, text: &str) -> Vec<Finding> {
+    let comment = |line: &str| line.find("//").map(|at| line[at..].to_lowercase());
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some(comment) = comment(line) else { continue };
+        let words: Vec<&str> = comment.split(|c: char| !c.is_alphanumeric()).collect();
+        if let Some(word) = RIDDLES.iter().find(|word| words.contains(word)) {
+            let what = format!("\"{word}\" in a comment: name the actor, in the words of the field");
+            findings.push(Finding::wrong(format!("{path}:{}", index + 1), what));
+        }
+    }
+    findings
+}
+
+/// Public types that two modules of one crate define.
+fn twins(tree: &Tree) -> Vec<Finding> {
+    let mut homes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (path, text) in tree.rust() {
+        let Some((package, _)) = path.split_once("/src/") else { continue };
+        for (index, line) in rust::code(text).lines().enumerate() {
+            let mut words =
+                line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            let public = line.trim_start().starts_with("pub ") && words.next() == Some("pub");
+            let kind = words.next().unwrap_or_default();
+            if let (true, "struct" | "enum" | "trait", Some(name)) = (public, kind, words.next()) {
+                let place = format!("{path}:{}", index + 1);
+                homes.entry((package.to_owned(), name.to_owned())).or_default().push(place);
+            }
+        }
+    }
+    let allowed = |package: &str, name: &str| {
+        TWINS.iter().any(|(home, names)| *home == package && names.contains(&name))
+    };
+    let doubled =
+        homes.iter().filter(|((package, name), places)| places.len() > 1 && !allowed(package, name));
+    doubled
+        .map(|((_, name), places)| {
+            Finding::wrong(
+                &places[1],
+                format!("{name} is defined in {} too: give one another name", places[0]),
+            )
+        })
+        .collect()
+}
+
+/// The words of an identifier, in lower case.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    let mut after_lower = false;
+    for c in name.chars() {
+        if c == '_' || (c.is_uppercase() && after_lower) || parts.is_empty() {
+            parts.push(String::new());
+        }
+        after_lower = c.is_lowercase() || c.is_numeric();
+        if c != '_' {
+            let last = parts.len() - 1;
+            parts[last].extend(c.to_lowercase());
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).into_iter().map(|finding| finding.place).collect()
+    }
+
+    #[test]
+    fn identifiers_split_into_words() {
+        assert_eq!(parts("QueueServer"), ["queue", "server"]);
+        assert_eq!(parts("open_desk2"), ["open", "desk2"]);
+        assert_eq!(parts("MAX_CLERKS"), ["max", "clerks"]);
+    }
+
+    #[test]
+    fn retired_word_in_an_identifier_is_found() {
+        let path = "crates/server/src/x.rs";
+        for (code, wrong) in [
+            ("struct Desk;", true),
+            ("fn open_desk() {}", true),
+            ("fn desktop() {}", false),
+            ("let text = \"the desk\";", false),
+            ("fn whoever_waits() {}", true),
+            ("fn drain_queue() {}", false),
+        ] {
+            assert_eq!(!found(&[(path, code)]).is_empty(), wrong, "{code}");
+        }
+    }
+
+    #[test]
+    fn riddle_in_a_comment_is_found() {
+        let path = "crates/server/src/x.rs";
+        assert_eq!(
+            found(&[(path, "fn a() {}\n/// Whoever asks waits.\nfn b() {}")]),
+            ["crates/server/src/x.rs:2"]
+        );
+        assert!(found(&[(path, "/// The client waits.\nfn b() {}")]).is_empty());
+    }
+
+    #[test]
+    fn two_public_types_of_one_name_in_a_crate_are_found() {
+        let twice = [("crates/a/src/x.rs", "pub struct Part;"), ("crates/a/src/y.rs", "pub enum Part {}")];
+        assert_eq!(found(&twice), ["crates/a/src/y.rs:1"]);
+        let apart = [("crates/a/src/x.rs", "pub struct Part;"), ("crates/b/src/y.rs", "pub enum Part {}")];
+        assert!(found(&apart).is_empty(), "crates have names of their own");
+        let private =
+            [("crates/a/src/x.rs", "pub struct Part;"), ("crates/a/src/y.rs", "pub(crate) struct Part;")];
+        assert!(found(&private).is_empty(), "modules have names of their own");
+        let mirrored =
+            [("crates/client/src/x.rs", "pub struct File;"), ("crates/client/src/y.rs", "pub struct File;")];
+        assert!(found(&mirrored).is_empty(), "the blocking client mirrors the other one");
+    }
+}
