@@ -4,6 +4,7 @@
 
 mod decisions;
 mod dependencies;
+mod edges;
 mod house;
 mod licence;
 mod map;
@@ -64,6 +65,7 @@ const CHECKS: &[Check] = &[
     Check { name: "unsafe", about: "unsafe code lives only where it is at home", run: house::unsafe_code },
     Check { name: "pure", about: "pure crates are guarded", run: house::pure },
     Check { name: "decisions", about: "policies live in policy, and nowhere else", run: decisions::check },
+    Check { name: "edges", about: "in the server, layers use only what lies below them", run: edges::check },
     Check { name: "map", about: "ARCHITECTURE.md names files and functions that exist", run: map::check },
     Check { name: "words", about: "names and prose have the words of the field", run: words::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
