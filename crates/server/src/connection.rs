@@ -7,10 +7,11 @@ use crate::framing::{FrameReader, SendQueue, gone};
 use crate::handshake::{self, AuthenticatedPeer};
 use crate::jobs::Membership;
 use crate::keys::Attached;
+use crate::lifecycle::stopped;
 use crate::log_limit::about_peer;
 use crate::peer_identity::PeerIdentity;
 use crate::per_user::UserShare;
-use crate::service::{Caller, Service, stopped};
+use crate::service::{Caller, Service};
 use crate::session::Session;
 use crate::shm_queue::Queue;
 use crate::transport::{Transport, Vouch};
@@ -41,7 +42,7 @@ pub(crate) struct Connection {
 pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
     let local = matches!(vouch, Vouch::Kernel(_));
     let times = service.config.times;
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     let deadline = Instant::now() + times.handshake;
     // A silent peer takes no handshake permit and no buffer memory.
     tokio::select! {
@@ -153,7 +154,7 @@ fn enter<'a>(
         Error::new(ErrorKind::Busy, text)
     })?;
     let owner = (peer.hello.client, peer.identity.uid);
-    let session = service.sessions.attach(owner, service.age())?;
+    let session = service.sessions.attach(owner, service.life.age())?;
     match join(service, &peer, frame_reader) {
         Ok((connection_epoch, attached, job)) => Ok(Entered {
             peer,

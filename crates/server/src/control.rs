@@ -180,10 +180,10 @@ pub(crate) fn serve_request(
             };
         }
         Class::Peer | Class::WaitsForPeers => None,
-        _ if !service.serves() => {
+        _ if !service.life.serves() => {
             let (service, job) = work();
             return Begun::Later(Box::pin(async move {
-                service.serving().await;
+                service.life.serving().await;
                 if let Some(listing) = Listing::asked_by(&request) {
                     return listing::make(&service, &job, caller, listing).await;
                 }

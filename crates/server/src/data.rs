@@ -394,7 +394,7 @@ impl Connection {
     /// Holds the file of a token. May have to call the server that opened it.
     async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         let service = &self.service;
-        service.serving().await;
+        service.life.serving().await;
         service.demand_joined()?;
         service.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {

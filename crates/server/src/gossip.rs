@@ -8,7 +8,8 @@
 
 use crate::cluster::{PeerClient, PeerClients};
 use crate::config::Config;
-use crate::service::{Service, stopped};
+use crate::lifecycle::stopped;
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
@@ -283,7 +284,7 @@ impl Service {
 /// Computes the shares every λ, and whenever a table arrives.
 pub(crate) async fn reckon(service: Arc<Service>) {
     let mut beat = interval(service.gossip.lambda);
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         tokio::select! {
             biased;
@@ -300,7 +301,7 @@ pub(crate) async fn converse(service: Arc<Service>, index: usize) {
     let peer_client = service.peer_clients.all()[index].clone();
     let mut beat = interval(service.gossip.lambda);
     let mut hurry = service.gossip.hurry.subscribe();
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         tokio::select! {
             biased;

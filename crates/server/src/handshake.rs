@@ -87,7 +87,7 @@ impl Service {
             return Ok(None);
         }
         self.demand_own_key()?;
-        if !self.is_alone() && !self.keys.has_compared() {
+        if !self.life.is_alone() && !self.keys.has_compared() {
             let text = "this server has not contacted another one since it started and may miss revoked keys: \
                         try again";
             return Err(Error::new(ErrorKind::Busy, text));

@@ -36,6 +36,7 @@ mod human;
 mod jobs;
 mod key;
 mod keys;
+mod lifecycle;
 mod listing;
 mod log_limit;
 mod mapping;

@@ -256,7 +256,7 @@ impl Service {
     /// Runs a call that writes data of mappings back. Waits for a full buffer if a drain frees space. Blocks the
     /// thread.
     pub(crate) fn when_there_is_room(&self, mut write_back: impl FnMut(&Data) -> Result<()>) -> Result<()> {
-        let (begin, stopping) = (Instant::now(), self.stopping());
+        let (begin, stopping) = (Instant::now(), self.life.stopping());
         loop {
             match write_back(self.store.data()) {
                 Err(error)
@@ -303,12 +303,12 @@ pub(crate) fn start(service: &Arc<Service>) -> Result<()> {
 
 async fn hand_over(service: Arc<Service>, listener: UnixListener) {
     let places = Arc::new(Semaphore::new(FETCHING));
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             biased;
-            () = crate::service::stopped(&mut stopping) => return,
+            () = crate::lifecycle::stopped(&mut stopping) => return,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
@@ -362,7 +362,7 @@ async fn fetch(service: &Service, user: Uid, mut stream: UnixStream) -> std::io:
 
 /// Writes data of mappings back, and closes mappings without users.
 fn tend(service: &Service) {
-    let (stopping, data) = (service.stopping(), service.store.data());
+    let (stopping, data) = (service.life.stopping(), service.store.data());
     let mut next: HashMap<FileId, Instant> = HashMap::new();
     while !*stopping.borrow() {
         std::thread::sleep(TEND);

@@ -230,7 +230,7 @@ fn bytes(path: PathBuf) -> Vec<u8> {
 
 /// Consumes rings until the server stops: frequently while they are busy, otherwise when a client rings the doorbell.
 pub(crate) fn poll_rings(service: &Service) {
-    let (stopping, data) = (service.stopping(), service.store.data());
+    let (stopping, data) = (service.life.stopping(), service.store.data());
     let others = std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1);
     let mut tended = Instant::now();
     let (mut consume_errors, mut size_errors, mut tidy_errors) =

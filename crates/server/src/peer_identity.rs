@@ -27,9 +27,9 @@ impl PeerIdentity {
         if self.session.is_over() {
             // An abandoned connection does not start a new session.
             drop(self.connection_epoch.pass()?);
-            self.session = service.sessions.attach(self.session.owner(), service.age())?;
+            self.session = service.sessions.attach(self.session.owner(), service.life.age())?;
         }
-        self.session.heard(service.age());
+        self.session.heard(service.life.age());
         let who = match named {
             None => self.identity.clone(),
             // This uid means "none".

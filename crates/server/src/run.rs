@@ -6,9 +6,10 @@ use crate::cluster::JoinState;
 use crate::config::{Config, Medium};
 use crate::drain::{self, DrainEngine};
 use crate::error_limit::ErrorLimit;
+use crate::lifecycle::stopped;
 use crate::log_limit::about_peer;
 use crate::members::Fixed;
-use crate::service::{Service, stopped};
+use crate::service::Service;
 use crate::transport::{Listener, Vouch};
 use crate::warm::{Warmth, warm};
 use crate::{cluster, connection, gossip, mapping, memory, sweep};
@@ -153,7 +154,7 @@ fn start(
     let members = Box::new(Fixed::new(members));
     let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
     let (ready, is_ready) = mpsc::channel();
-    let stopper = Stopper(service.stopper());
+    let stopper = Stopper(service.life.stopper());
     let (join_state, members) = (service.join_state.clone(), service.members.members());
     let warmth = service.warmth.clone();
     let thread = std::thread::Builder::new()
@@ -279,7 +280,7 @@ fn run(
 
 /// Stops all tasks. Files that clients have open stay open, because the clients re-assert them.
 fn end(service: &Service, runtime: Runtime) {
-    service.stop();
+    service.life.stop();
     service.opens.retire();
     runtime.shutdown_timeout(service.config.times.farewell);
 }
@@ -327,7 +328,7 @@ async fn serve(
     let warmer = service.clone();
     tokio::task::spawn_blocking(move || warm(&warmer));
 
-    stopped(&mut service.stopping()).await;
+    stopped(&mut service.life.stopping()).await;
     drop(alive);
     if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
         tracing::warn!(after = ?config.times.farewell, "abandoned requests in progress");
@@ -349,7 +350,7 @@ fn connect(service: &Arc<Service>) {
             tokio::spawn(drain::converse(service.clone(), server));
         }
     }
-    if !service.is_alone() {
+    if !service.life.is_alone() {
         tokio::spawn(cluster::outlive(service.clone()));
         tokio::spawn(cluster::work(service.clone()));
         tokio::spawn(cluster::settle_first(service.clone()));
@@ -411,7 +412,7 @@ async fn accept(
     accept_limiters: AcceptLimiters,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         let next = async {
             let permit = accept_limiters.all.permit().await;
@@ -461,7 +462,7 @@ pub(crate) async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration
 /// Keeps mode and owner of the root directory equal to those of the back end's root. If the back end does not answer,
 /// the last known values stay.
 async fn follow_root(service: Arc<Service>) {
-    let (mut stopping, mut failed) = (service.stopping(), false);
+    let (mut stopping, mut failed) = (service.life.stopping(), false);
     while service.backing.is_some() && rested(&mut stopping, FRESH).await {
         let follower = service.clone();
         // On a blocking thread, so that a hanging back end delays no other task.
@@ -480,7 +481,7 @@ async fn follow_root(service: Arc<Service>) {
 
 /// Closes connections whose keys have expired.
 async fn end_expired(service: Arc<Service>) {
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     while rested(&mut stopping, Duration::from_millis(500)).await {
         tokio::task::block_in_place(|| service.end_spent());
     }
@@ -488,7 +489,7 @@ async fn end_expired(service: Arc<Service>) {
 
 /// Stores the activity of jobs once a second and logs damage.
 async fn remember(service: Arc<Service>) {
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     let (mut logged, mut history_errors) = (0, ErrorLimit::default());
     while rested(&mut stopping, Duration::from_secs(1)).await {
         for report in service.store.data().damage().iter().skip(logged) {
@@ -515,7 +516,7 @@ async fn remember(service: Arc<Service>) {
 
 /// Keeps empty regions ready for the next burst.
 fn tidy(service: &Service) {
-    let stopping = service.stopping();
+    let stopping = service.life.stopping();
     while !*stopping.borrow() {
         if !service.store.data().tidy() {
             std::thread::sleep(TIDY);

@@ -14,6 +14,7 @@ use crate::history::History;
 use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::keys::Keys;
+use crate::lifecycle::Lifecycle;
 use crate::log_limit::LogLimit;
 use crate::mapping::Mappings;
 use crate::members::Membership;
@@ -34,8 +35,8 @@ use forebay_policy::share::{Policy, Tariff};
 use forebay_store::{Batch, Body, Extent, KeySpace, Store};
 use forebay_wire::Key;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// KiB of appends to striped files that are in memory at the same time.
 const APPENDS: usize = 64 << 10;
@@ -69,8 +70,6 @@ pub(crate) struct Service {
     pub(crate) tasks: Semaphore,
     /// Weak reference to this service, for tasks that outlive a call.
     me: OnceLock<Weak<Service>>,
-    /// Whether this is the only server of its service.
-    alone: bool,
     pub(crate) sessions: Sessions,
     pub(crate) tokens: Arc<OpenTokens>,
     pub(crate) shm_queues: ShmQueues,
@@ -96,10 +95,7 @@ pub(crate) struct Service {
     owner: Uid,
     /// How long it took to open the store.
     pub(crate) opening: Duration,
-    stop: watch::Sender<bool>,
-    /// Whether the server accepts client requests.
-    open: watch::Sender<bool>,
-    started: Instant,
+    pub(crate) life: Lifecycle,
     /// When the server started, by the store's clock.
     pub(crate) began: Stamp,
 }
@@ -182,7 +178,6 @@ impl Service {
             mappings: Mappings::open(limits.user_mappings, owner)?,
             tasks: Semaphore::new(cluster::TASKS),
             me: OnceLock::new(),
-            alone,
             sessions: Sessions::new(
                 limits.sessions,
                 each("sessions", "user_sessions", limits.user_sessions),
@@ -204,10 +199,8 @@ impl Service {
             syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
             owner,
-            stop: watch::Sender::new(false),
-            open: watch::Sender::new(alone),
+            life: Lifecycle::begin(alone),
             opening,
-            started: Instant::now(),
             began: store.data().now(),
             store,
             config,
@@ -236,12 +229,7 @@ impl Service {
 
     /// Whether this server is the home of all names of its service.
     pub(crate) fn has_all_names(&self) -> bool {
-        self.alone || self.members.members().homes() == Homes::First
-    }
-
-    /// Whether this is the only server of its service.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.alone
+        self.life.is_alone() || self.members.members().homes() == Homes::First
     }
 
     /// Whether an open file is a directory.
@@ -253,11 +241,6 @@ impl Service {
     pub(crate) fn answer_room(&self, uid: Uid) -> AnswerRoom {
         let most = usize::try_from(self.config.limits.connection_answers.0).unwrap_or(usize::MAX);
         AnswerRoom::new(most, self.users.answers.of(uid), self.config.times.answer)
-    }
-
-    /// Time since the server started; the clock of sessions.
-    pub(crate) fn age(&self) -> Duration {
-        self.started.elapsed()
     }
 
     /// Whether a peer may act for other users.
@@ -282,50 +265,6 @@ impl Service {
         );
         Err(Error::new(ErrorKind::NotPermitted, text))
     }
-
-    /// Accepts client requests; recovery of the previous boot's open files is complete.
-    pub(crate) fn open_doors(&self) {
-        self.open.send_replace(true);
-    }
-
-    pub(crate) fn serves(&self) -> bool {
-        *self.open.borrow()
-    }
-
-    /// Waits until the server accepts client requests.
-    pub(crate) async fn serving(&self) {
-        if !self.serves() {
-            // An error means that the service was dropped.
-            let _ = self.open.subscribe().wait_for(|&open| open).await;
-        }
-    }
-
-    /// Stops the server and wakes all waiters, which then return.
-    pub(crate) fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    /// A handle that stops the server without keeping it alive.
-    pub(crate) fn stopper(&self) -> watch::Sender<bool> {
-        self.stop.clone()
-    }
-
-    /// Waits for a future unless the server stops first. Blocks the thread.
-    pub(crate) fn await_unless_it_ends<T>(&self, what: impl Future<Output = T>) -> Result<T> {
-        tokio::runtime::Handle::current().block_on(async {
-            let mut stopping = self.stopping();
-            tokio::select! {
-                biased;
-                () = stopped(&mut stopping) => Err(Error::new(ErrorKind::Unreachable, "the server is stopping")),
-                done = what => Ok(done),
-            }
-        })
-    }
-
-    /// A receiver that becomes true when the server stops.
-    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
 }
 
 /// The scheduler's rules from the configuration.
@@ -341,12 +280,6 @@ fn rules(config: &Config, policy: Policy, users: UserLimit, seed: &[u8; 32]) -> 
         users,
         seed: u64::from_le_bytes(*seed),
     }
-}
-
-/// Waits until the server stops. Cancel-safe.
-pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the service was dropped, so the server has stopped.
-    let _ = stopping.wait_for(|&stops| stops).await;
 }
 
 /// The secret that seals tokens; created once per store.

@@ -158,7 +158,7 @@ impl Service {
 
     /// The moment from which an answer may be leased; `None` if another server or the back end can change the file.
     fn leasing(&self) -> Option<(&Epochs, Moment)> {
-        let epochs = self.store.epochs().filter(|_| self.is_alone() && self.backing.is_none())?;
+        let epochs = self.store.epochs().filter(|_| self.life.is_alone() && self.backing.is_none())?;
         Some((epochs, epochs.moment()))
     }
 
@@ -182,7 +182,7 @@ impl QueueThread {
 
     /// Serves the queues of this thread until none is left or the server stops.
     fn serve_queues(&self, service: &Arc<Service>) {
-        let stopping = service.stopping();
+        let stopping = service.life.stopping();
         let (mut buffers, mut aside) = (Buffers::default(), Aside::default());
         // The core on which the last client ran.
         let mut client_core = None;
@@ -369,7 +369,7 @@ impl Queue {
 
     /// The connection has closed. Requests already in the queue are still executed, like those left in its socket.
     pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
-        if !*service.stopping().borrow() {
+        if !*service.life.stopping().borrow() {
             self.serve(service, &mut Buffers::default());
         }
         if lock(&self.peer_identity).take().is_none() {

@@ -57,13 +57,13 @@ impl Rounds {
 /// Sweeps until the server stops.
 pub(crate) async fn sweep(service: Arc<Service>) {
     let silence = service.config.times.session;
-    let (mut in_grace, mut stopping) = (true, service.stopping());
-    let mut rounds = Rounds::new(silence, service.age());
+    let (mut in_grace, mut stopping) = (true, service.life.stopping());
+    let mut rounds = Rounds::new(silence, service.life.age());
     while rested(&mut stopping, rounds.period()).await {
         follow_clock(&service);
         // Read once: a stop between two looks at the clock would count as the clients' silence.
-        let now = service.age();
-        match rounds.next(now, service.serves()) {
+        let now = service.life.age();
+        match rounds.next(now, service.life.serves()) {
             Round::Late(gap) => {
                 service.sessions.renew(now);
                 tracing::warn!(

@@ -37,7 +37,7 @@ pub(crate) fn warm(service: &Service) {
 }
 
 fn touch(service: &Service) {
-    let (begin, stopping) = (Instant::now(), service.stopping());
+    let (begin, stopping) = (Instant::now(), service.life.stopping());
     service.store.data().warm(&|| *stopping.borrow());
     if !*stopping.borrow() {
         service.warmth.0.store(true, Ordering::Release);

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "history",
             "human",
             "key",
+            "lifecycle",
             "log_limit",
             "members",
             "people",

@@ -266,7 +266,7 @@ impl Service {
     fn arrival(&self, (dir, name): (FileId, &Name), found: &Found) -> Result<Arrival> {
         let body = match found.kind {
             FileKind::File => {
-                let striping = match found.version.size == 0 && !self.is_alone() {
+                let striping = match found.version.size == 0 && !self.life.is_alone() {
                     true => self.store.names().dir(dir).map_err(Error::from)?.striping,
                     false => None,
                 };

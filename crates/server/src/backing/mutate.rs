@@ -35,7 +35,7 @@ impl Service {
         let Some(backing) = &self.backing else {
             let removed = match is_dir {
                 true => names.remove_dir(&caller.who, dir, name, now),
-                false if self.is_alone() => return Ok(self.unlink_alone(caller, spot)?),
+                false if self.life.is_alone() => return Ok(self.unlink_alone(caller, spot)?),
                 false => names.unlink(&caller.who, dir, name, now),
             };
             return Ok(removed?);

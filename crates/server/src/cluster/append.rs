@@ -46,7 +46,7 @@ impl<T: Into<Undone>> From<T> for Halt {
 impl Service {
     /// The layout of a file of this authority, if other servers hold bytes of it.
     pub(crate) fn shared_layout(&self, file: FileId) -> Result<Option<Layout>> {
-        if self.is_alone() || self.members.members().authority(file) != self.config.server {
+        if self.life.is_alone() || self.members.members().authority(file) != self.config.server {
             return Ok(None);
         }
         match self.store.names().inode(file)?.body {

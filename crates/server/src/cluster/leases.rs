@@ -6,7 +6,8 @@
 //! paused virtual machine) does not notice that its leases have expired: so a server that did not wait for another one
 //! answers its heartbeats with a new boot number from then on, and the other drops all copies.
 
-use crate::service::{Service, stopped};
+use crate::lifecycle::stopped;
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_store::{NameReply, NameRequest};
 use forebay_wire::{PeerReply, PeerRequest};
@@ -138,7 +139,7 @@ impl Service {
 /// Renews the lease on another server's copies, for as long as this server runs.
 pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
     let pause = service.config.times.lease / 4;
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         let sent = Instant::now();
         let request = service.request_within(server, PeerRequest::Beat, service.config.times.lease);

@@ -5,7 +5,8 @@
 
 use crate::connector::{PeerConnection, connect_peer};
 use crate::framing::gone;
-use crate::service::{Service, stopped};
+use crate::lifecycle::stopped;
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
 use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
 use std::collections::HashMap;
@@ -195,7 +196,7 @@ impl PeerClient {
 pub(crate) async fn keep(service: Arc<Service>, client: Arc<PeerClient>) {
     let queue = client.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(mut queue) = queue else { return };
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         tokio::select! {
             error = run_connection(&service, &client, &mut queue) => client.down(error),

@@ -16,7 +16,7 @@ impl Service {
     pub(crate) fn await_order(&self, file: FileId) -> Result<Option<MutexGuard<'_, ()>>> {
         let patience = self.config.times.peer / 4;
         let order = async { timeout(patience, self.striped.order(file).lock()).await.ok() };
-        tokio::task::block_in_place(|| self.await_unless_it_ends(order))
+        tokio::task::block_in_place(|| self.life.await_unless_it_ends(order))
     }
 
     /// Another program changed a striped file in the back end: all holders take over the change, or none does. Fails
@@ -24,7 +24,7 @@ impl Service {
     pub(crate) fn renew_shared(&self, file: FileId, size: u64) -> Result<()> {
         let service = self.me().ok_or_else(|| Error::from(ErrorKind::Busy))?;
         let notify = |size: Option<u64>| {
-            self.await_unless_it_ends(service.notify_holders(file, &PeerRequest::Anew { file, size }))?
+            self.life.await_unless_it_ends(service.notify_holders(file, &PeerRequest::Anew { file, size }))?
         };
         tokio::task::block_in_place(|| {
             let holds = self.holds_some(file)?;
@@ -107,7 +107,7 @@ impl Service {
             service.notify_reshaped(file).await?;
             service.gather(file, &holders).await
         };
-        let held = tokio::task::block_in_place(|| self.await_unless_it_ends(gathered))??;
+        let held = tokio::task::block_in_place(|| self.life.await_unless_it_ends(gathered))??;
         let touched = held.touched.max(extent.touched);
         Ok(Held { size: held.size.max(extent.least), touched, buffered: held.buffered })
     }

@@ -4,7 +4,8 @@
 //! or when the servers that know are unreachable: then a request that finds an undecided change queries the outcome,
 //! and fails with the name of the server that does not answer.
 
-use crate::service::{Service, stopped};
+use crate::lifecycle::stopped;
+use crate::service::Service;
 use forebay_store::Obstacle;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,12 +37,12 @@ pub(crate) async fn settle_first(service: Arc<Service>) {
     if timeout(service.config.times.peer, resolved).await.is_err() {
         tracing::warn!("the outcome of some changes is unknown: the servers that know it do not answer");
     }
-    service.open_doors();
+    service.life.open_doors();
 }
 
 /// Persists sizes of striped files, reaps them, and exchanges outcomes of transactions.
 pub(crate) async fn work(service: Arc<Service>) {
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     loop {
         let due = {
             let mut pending_work = service.striped.pending_work();

@@ -288,7 +288,7 @@ impl Service {
 
     /// The offset of a byte in this server's part of a file; `None` if the striping is not known.
     fn local_offset(&self, file: FileId, offset: u64) -> Option<u64> {
-        if self.is_alone() {
+        if self.life.is_alone() {
             return Some(offset);
         }
         let known = lock(&self.direct.stripes).get(&file).copied();

@@ -170,7 +170,7 @@ impl Service {
 
     /// Reports to the arbiter how many bytes wait for a target, if there are other servers.
     fn notify_waiting(&self, target: TargetId, queue: &Queue) {
-        if let Some(engine) = self.drain.as_ref().filter(|_| !self.is_alone()) {
+        if let Some(engine) = self.drain.as_ref().filter(|_| !self.life.is_alone()) {
             engine.wait_direct(self, target, queue.pieces.bytes());
         }
     }

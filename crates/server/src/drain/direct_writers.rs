@@ -23,7 +23,7 @@ impl DrainEngine {
 
     /// Waits for a slot at a target. False if none becomes free for a long time, or if the server stops.
     pub(crate) fn enter(&self, service: &Service, target: TargetId) -> bool {
-        let (stopping, begin) = (service.stopping(), Instant::now());
+        let (stopping, begin) = (service.life.stopping(), Instant::now());
         let mut drain_queue = self.drain_queue();
         if drain_queue.enter(target, begin) {
             return true;

@@ -5,7 +5,8 @@
 //! gets a grant while it waits; that server then sends a statement at once.
 
 use super::queue::DrainQueue;
-use crate::service::{Service, stopped};
+use crate::lifecycle::stopped;
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_policy::Tick;
 use forebay_wire::{PeerReply, PeerRequest, Wanted};
@@ -23,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Exchanges statements and grants with another server until this server stops.
 pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
     let Some(engine) = &service.drain else { return };
-    let mut stopping = service.stopping();
+    let mut stopping = service.life.stopping();
     let (mut silent_since, mut last): (Option<Instant>, Instant) = (None, Instant::now());
     // The server has a new grant, and the notification failed.
     let mut notice_failed = false;

@@ -67,7 +67,7 @@ impl Walk {
 /// The scanner's thread.
 pub(super) fn scanner(service: &Arc<Service>) {
     let (Some(engine), Some(backing)) = (&service.drain, &service.backing) else { return };
-    let stopping = service.stopping();
+    let stopping = service.life.stopping();
     let (mut rest, mut polled) = (POLL, Instant::now());
     while !*stopping.borrow() {
         std::thread::sleep(rest);
@@ -83,7 +83,7 @@ pub(super) fn scanner(service: &Arc<Service>) {
         engine.retry(begin);
         service.sweep_direct();
         engine.resume_closed(service, backing);
-        if !service.is_alone() && polled.elapsed() >= POLL_HOLDERS {
+        if !service.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
             engine.poll_holders(service);
             engine.resume_abandoned(service, backing);
             polled = Instant::now();

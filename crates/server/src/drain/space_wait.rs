@@ -154,7 +154,7 @@ impl Service {
                 }
             }
             let (Some(engine), Some(freed)) = (&self.drain, freed) else { return Err(full) };
-            if *self.stopping().borrow() {
+            if *self.life.stopping().borrow() {
                 let text = "the buffer is full and the server is stopping: retry";
                 return Err(Error::new(ErrorKind::Busy, text));
             }

@@ -67,7 +67,7 @@ impl Parts {
 impl Service {
     /// Whether this server is the authority of a file.
     pub(crate) fn is_authority(&self, file: FileId) -> bool {
-        self.is_alone() || self.members.members().authority(file) == self.config.server
+        self.life.is_alone() || self.members.members().authority(file) == self.config.server
     }
 
     /// Whether other servers may hold bytes of a file, or its name.
@@ -90,7 +90,7 @@ impl Service {
                 other => Err(nonsense(&other)),
             }
         };
-        self.await_unless_it_ends(lease)?
+        self.life.await_unless_it_ends(lease)?
     }
 
     /// Creates a file of this authority in the back end with a writeback mark and at least this size, for a holder of

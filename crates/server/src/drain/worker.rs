@@ -51,7 +51,7 @@ struct WorkerBatch {
 /// One worker's thread.
 pub(super) fn run_worker(service: &Arc<Service>) {
     let (Some(engine), Some(backing)) = (&service.drain, &service.backing) else { return };
-    let stopping = service.stopping();
+    let stopping = service.life.stopping();
     let mut worker_batch = WorkerBatch::default();
     let limit = UNSYNCED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
     while let Some(task) = engine.next(service, &worker_batch, &stopping) {
@@ -475,7 +475,7 @@ impl DrainEngine {
             }
             Ok(Some(extras))
         };
-        service.await_unless_it_ends(notified)?
+        service.life.await_unless_it_ends(notified)?
     }
 
     fn failed(&self, service: &Service, file: FileId, error: Error) {
@@ -574,7 +574,7 @@ impl WorkerBatch {
 
 /// Sleeps, but not beyond the end of the server.
 fn pause(service: &Service, wait: Duration) {
-    let (stopping, begin) = (service.stopping(), Instant::now());
+    let (stopping, begin) = (service.life.stopping(), Instant::now());
     while let Some(left) = wait.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         if *stopping.borrow() {
             return;

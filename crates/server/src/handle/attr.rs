@@ -115,7 +115,7 @@ impl Service {
 
     /// Whether other servers may hold bytes of a file of this server.
     fn others_hold(&self, file: FileId) -> Result<bool, Blocked> {
-        if self.is_alone() || self.members.members().authority(file) != self.config.server {
+        if self.life.is_alone() || self.members.members().authority(file) != self.config.server {
             return Ok(false);
         }
         match &self.store.names().inode(file).map_err(vanished)?.body {

@@ -80,21 +80,21 @@ impl Service {
             return Ok(Brought::default());
         };
         self.store.names().inode(file)?;
-        tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span, turn)))?
+        tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.fetch(file, span, turn)))?
     }
 
     /// Sets the drain order on all servers, or on none if one of them does not support it.
     fn set_order(&self, order: &str) -> Result<()> {
         for ask in [true, false] {
             self.set_order_here(order, ask)?;
-            let (false, Some(service)) = (self.is_alone(), self.me()) else { continue };
+            let (false, Some(service)) = (self.life.is_alone(), self.me()) else { continue };
             let (members, own) = (self.members.members(), self.config.server);
             let others = members.servers().filter(|server| *server != own);
             let list = others.map(|server| (server, PeerRequest::Order { order: order.to_owned(), ask }));
             let list: Vec<_> = list.collect();
             let servers: Vec<ServerId> = list.iter().map(|(server, _)| *server).collect();
             let answers =
-                tokio::task::block_in_place(|| self.await_unless_it_ends(service.request_all(list)))?;
+                tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.request_all(list)))?;
             for (server, answer) in servers.into_iter().zip(answers) {
                 answer.map_err(|error| error.within(format!("server {server} refused the drain order")))?;
             }

@@ -86,7 +86,7 @@ impl Service {
         (dir, name): (FileId, &Name),
     ) -> Result<(Layout, Vec<Incarnation>), Blocked> {
         let (own, here) = (self.config.server, self.store.incarnation());
-        if self.is_alone() {
+        if self.life.is_alone() {
             return Ok((Layout::whole(own, STRIPE), vec![here]));
         }
         let striping = match (self.store.names().dir(dir)?.striping, caller.local) {

@@ -27,7 +27,7 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: store.incarnation(),
             pid: std::process::id(),
-            uptime: self.age().as_secs(),
+            uptime: self.life.age().as_secs(),
             store: self.config.store.display().to_string(),
             medium: store.medium().to_owned(),
             usage: self.usage(),
@@ -83,7 +83,7 @@ impl Service {
     pub(super) fn shutdown(&self, caller: &Caller) -> Outcome {
         self.demand(caller, "stop this server")?;
         tracing::info!(uid = %caller.who.uid, "received a request to stop");
-        self.stop();
+        self.life.stop();
         Ok(Reply::Done)
     }
 }
