@@ -2,6 +2,7 @@
 
 use crate::accept_limiter::Place;
 use crate::answers::AnswerRoom;
+use crate::caller::Caller;
 use crate::connection_epoch::ConnectionEpoch;
 use crate::framing::{FrameReader, SendQueue, gone};
 use crate::handshake::{self, AuthenticatedPeer};
@@ -11,7 +12,7 @@ use crate::lifecycle::stopped;
 use crate::log_limit::about_peer;
 use crate::peer_identity::PeerIdentity;
 use crate::per_user::UserShare;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use crate::session::Session;
 use crate::shm_queue::Queue;
 use crate::transport::{Transport, Vouch};
@@ -86,6 +87,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
             connection_epoch: connection_epoch.clone(),
             identity: peer.identity.clone(),
             privileged: service.vouches(&peer),
+            privileges: service.privileges,
             keyed: peer.key.is_some(),
             local,
         },
@@ -145,7 +147,7 @@ fn enter<'a>(
     peer: AuthenticatedPeer,
     frame_reader: &FrameReader,
 ) -> Result<Entered<'a>> {
-    service.admit(&peer.identity)?;
+    service.privileges.admit(&peer.identity)?;
     service.check_roster(&peer.hello)?;
     let share = service.users.connections.take(peer.identity.uid)?;
     let place = service.connections.try_acquire().map_err(|_| {

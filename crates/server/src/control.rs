@@ -6,13 +6,14 @@
 //! closes its connection.
 
 use crate::answers::{Reserved, longest_answer};
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, PEER_IN_FLIGHT, resolve};
 use crate::connection::{Connection, Waited};
 use crate::framing::gone;
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::listing::{self, Listing};
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use crate::turns::Entry;
 use crate::{memory, shm_queue};
 use forebay_model::{Error, ErrorKind, Result};
@@ -370,7 +371,7 @@ pub(crate) async fn at_place<T: Send + 'static>(
     work: impl FnOnce(&Service, &Caller) -> Result<T, Blocked> + Send + 'static,
 ) -> Result<Result<T, Blocked>> {
     let (places, own) = match (class, &service.backing) {
-        (Class::Backing, Some(backing)) if service.stays_in_buffer(caller, request) => {
+        (Class::Backing, Some(backing)) if service.stays_in_buffer(&caller.who, request) => {
             (&backing.here, &service.users.buffer)
         }
         (Class::Backing, Some(backing)) => (&backing.waiting, &service.users.backend),

@@ -9,12 +9,12 @@
 //! slice. Pieces in the back end are fetched first.
 
 use crate::backing::Part;
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Undone, Writer};
 use crate::connection::{Connection, Waited};
 use crate::framing::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
-use crate::service::Caller;
 use crate::turns::Turn;
 use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
 use forebay_policy::Cost;

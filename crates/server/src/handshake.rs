@@ -69,24 +69,12 @@ async fn challenge(
 }
 
 impl Service {
-    /// Fails if the key file does not belong to the service's user: its owner could derive every user's key.
-    pub(crate) fn demand_own_key(&self) -> Result<()> {
-        if self.trusts(&self.key.identity) {
-            return Ok(());
-        }
-        let text = format!(
-            "the service's key file belongs to user {}: users' keys are disabled",
-            self.key.identity.uid
-        );
-        Err(Error::new(ErrorKind::NotPermitted, text))
-    }
-
     /// The user's key of this id; `None` for the service's own key.
     fn user_key(&self, id: KeyId) -> Result<Option<UserKey>> {
         if id == KeyId::SERVICE {
             return Ok(None);
         }
-        self.demand_own_key()?;
+        self.key.demand_own(self.privileges)?;
         if !self.life.is_alone() && !self.keys.has_compared() {
             let text = "this server has not contacted another one since it started and may miss revoked keys: \
                         try again";
@@ -97,7 +85,7 @@ impl Service {
 
     /// Whether a peer may act for other users; never with a user's key.
     pub(crate) fn vouches(&self, peer: &AuthenticatedPeer) -> bool {
-        peer.key.is_none() && self.trusts(&peer.identity)
+        peer.key.is_none() && self.privileges.trusts(&peer.identity)
     }
 
     /// Refuses a client whose list of servers differs from this server's: it would look up names on the wrong servers.

@@ -1,5 +1,6 @@
 //! The key file: a client that holds the key acts as the owner of the file.
 
+use crate::privileges::Privileges;
 use forebay_model::{Error, ErrorKind, Gid, Identity, Result, Uid};
 use forebay_wire::Key;
 use std::fs::{File, OpenOptions};
@@ -14,6 +15,18 @@ const LONGEST: u64 = 256;
 pub(crate) struct KeyHolder {
     pub(crate) key: Key,
     pub(crate) identity: Identity,
+}
+
+impl KeyHolder {
+    /// Fails if the key file does not belong to the service's user: its owner could derive every user's key.
+    pub(crate) fn demand_own(&self, privileges: Privileges) -> Result<()> {
+        if privileges.trusts(&self.identity) {
+            return Ok(());
+        }
+        let text =
+            format!("the service's key file belongs to user {}: users' keys are disabled", self.identity.uid);
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
 }
 
 /// Reads the key file, or creates it, readable by its owner only.

@@ -16,6 +16,7 @@
 mod accept_limiter;
 mod answers;
 mod backing;
+mod caller;
 mod cluster;
 mod config;
 mod connection;
@@ -50,6 +51,7 @@ mod peer_identity;
 mod people;
 mod per_user;
 mod policy_store;
+mod privileges;
 mod rows;
 mod run;
 mod service;

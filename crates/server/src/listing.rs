@@ -6,11 +6,12 @@
 //! **Invariant**: each piece counts as one concurrent request of its user (`limits.user_working`), and the user's job
 //! is charged for every entry.
 
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, resolve};
 use crate::control::{Begun, at_place};
 use crate::handle::{Class, entries};
 use crate::jobs::Membership;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use crate::turns::{Entry as TurnEntry, Turn};
 use crate::working::Work;
 use forebay_model::{FileId, Result};

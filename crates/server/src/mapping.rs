@@ -10,13 +10,14 @@
 //! pending descriptors, or more connections that fetch one, than `limits.user_mappings`.
 
 use crate::backing::Part;
+use crate::caller::Caller;
 use crate::data::bytes_of;
 use crate::jobs::Membership;
 use crate::key;
 use crate::log_limit::about_peer;
 use crate::memory::claim;
 use crate::per_user::{PerUser, UserCounts, UserLimit};
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use crate::session::Session;
 use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::{Body, Data, Mapper, Piece};
@@ -346,7 +347,7 @@ async fn hand_over(service: Arc<Service>, listener: UnixListener) {
 async fn fetch(service: &Service, user: Uid, mut stream: UnixStream) -> std::io::Result<()> {
     let mut ticket = [0; 16];
     stream.read_exact(&mut ticket).await?;
-    let may = |uid| uid == user || service.trusts_user(user);
+    let may = |uid| uid == user || service.privileges.trusts_user(user);
     let Some(kept) = lock(&service.mappings.tickets).take(ticket, may) else {
         return Err(std::io::Error::other(format!("user {user} has no such ticket")));
     };

@@ -4,12 +4,13 @@
 //! **Invariant**: the server reveals the paths of the store's files only to clients that may open them anyway; a slab
 //! is granted in its job's turn at the price of its bytes; writes and reads without a request need no further turn.
 
+use crate::caller::Caller;
 use crate::cluster::Blocked;
 use crate::error_limit::ErrorLimit;
 use crate::jobs::Membership;
 use crate::mapping;
 use crate::opens::Hold;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Access, Error, ErrorKind, JobId, Result, Span};
 use forebay_store::{self as store, Body, RingId, SlabOffer, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};

@@ -1,8 +1,10 @@
 //! The authenticated peer of a connection, whether requests arrive by socket or by queue.
 
+use crate::caller::Caller;
 use crate::cluster::RetryContext;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::service::{Caller, Service};
+use crate::privileges::Privileges;
+use crate::service::Service;
 use crate::session::Session;
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use std::sync::Arc;
@@ -15,6 +17,8 @@ pub(crate) struct PeerIdentity {
     pub(crate) identity: Identity,
     /// Whether it is root or the service's owner.
     pub(crate) privileged: bool,
+    /// Who may act for other users.
+    pub(crate) privileges: Privileges,
     /// Whether it authenticated with a user's key: it may act as that user only.
     pub(crate) keyed: bool,
     /// Whether it comes from this machine.
@@ -51,6 +55,7 @@ impl PeerIdentity {
             session,
             connection_epoch,
             privileged,
+            privileges: self.privileges,
             local,
             retry_context: RetryContext::default(),
         })

@@ -2,11 +2,9 @@
 
 use crate::answers::AnswerRoom;
 use crate::backing::{Backing, ReadCache};
-use crate::cluster::{
-    self, JoinState, Leases, LossReport, PeerClients, RetryContext, StripedFiles, is_striped,
-};
+use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, StripedFiles, is_striped};
 use crate::config::{Config, Medium};
-use crate::connection_epoch::{ConnectionEpoch, ConnectionEpochs};
+use crate::connection_epoch::ConnectionEpochs;
 use crate::direct::DirectIo;
 use crate::drain::DrainEngine;
 use crate::gossip::Gossip;
@@ -22,14 +20,15 @@ use crate::opens::{AfterLastClose, Opens};
 use crate::orphans::OrphanGrace;
 use crate::per_user::{UserBounds, UserLimit};
 use crate::policy_store::PolicyStore;
+use crate::privileges::Privileges;
 use crate::rows::Rows;
-use crate::session::{Session, Sessions};
+use crate::session::Sessions;
 use crate::shm_queue::ShmQueues;
 use crate::tokens::OpenTokens;
 use crate::turns::{Rules, Turns};
 use crate::warm::Warmth;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
 use forebay_store::{Batch, Body, Extent, KeySpace, Store};
@@ -91,29 +90,12 @@ pub(crate) struct Service {
     pub(crate) keys: Arc<Keys>,
     /// The secret that seals tokens.
     pub(crate) seal: Key,
-    /// The user the server runs as. Like root, this user may act for other users.
-    owner: Uid,
+    pub(crate) privileges: Privileges,
     /// How long it took to open the store.
     pub(crate) opening: Duration,
     pub(crate) life: Lifecycle,
     /// When the server started, by the store's clock.
     pub(crate) began: Stamp,
-}
-
-/// The sender of one request.
-#[derive(Clone)]
-pub(crate) struct Caller {
-    /// The user for whom the request is made.
-    pub(crate) who: Identity,
-    pub(crate) session: Arc<Session>,
-    /// The connection of the request; the client may have abandoned it.
-    pub(crate) connection_epoch: Arc<ConnectionEpoch>,
-    /// Whether the connection belongs to root or the service's owner.
-    pub(crate) privileged: bool,
-    /// Whether the connection comes from this machine.
-    pub(crate) local: bool,
-    /// Results from other servers that this request needed.
-    pub(crate) retry_context: RetryContext,
 }
 
 impl Service {
@@ -198,7 +180,7 @@ impl Service {
             users: UserBounds::new(&limits, owner),
             syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
-            owner,
+            privileges: Privileges::new(owner, config.owner_only),
             life: Lifecycle::begin(alone),
             opening,
             began: store.data().now(),
@@ -241,29 +223,6 @@ impl Service {
     pub(crate) fn answer_room(&self, uid: Uid) -> AnswerRoom {
         let most = usize::try_from(self.config.limits.connection_answers.0).unwrap_or(usize::MAX);
         AnswerRoom::new(most, self.users.answers.of(uid), self.config.times.answer)
-    }
-
-    /// Whether a peer may act for other users.
-    pub(crate) fn trusts(&self, peer: &Identity) -> bool {
-        self.trusts_user(peer.uid)
-    }
-
-    /// Whether a user may act for other users.
-    pub(crate) fn trusts_user(&self, uid: Uid) -> bool {
-        uid == Uid::ROOT || uid == self.owner
-    }
-
-    /// Refuses users other than the owner if the service is for its owner only. Root is always admitted: it can become
-    /// the owner with one call, so a refusal would protect nothing.
-    pub(crate) fn admit(&self, peer: &Identity) -> Result<()> {
-        if !self.config.owner_only || self.trusts(peer) {
-            return Ok(());
-        }
-        let text = format!(
-            "this service is for user {} only; user {} is refused: start a service of your own",
-            self.owner, peer.uid
-        );
-        Err(Error::new(ErrorKind::NotPermitted, text))
     }
 }
 

@@ -8,12 +8,13 @@
 //! turns and connection epoch; the server trusts nothing in shared memory; a misbehaving client cannot stop the server
 //! from serving other queues.
 
+use crate::caller::Caller;
 use crate::connection::Connection;
 use crate::control::{Begun, failed, serve_request};
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::peer_identity::PeerIdentity;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_shm::{
     Aside, Away, Core, Doorbell, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, QueueServer, Spin,

@@ -26,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "members",
             "people",
             "per_user",
+            "privileges",
             "rows",
             "working",
         ],
@@ -39,7 +40,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("backing", &["backing"]),
     ("drain", &["drain"]),
     ("direct", &["direct"]),
-    ("request", &["cluster", "handle", "listing", "mapping", "memory", "peer_identity"]),
+    ("request", &["caller", "cluster", "handle", "listing", "mapping", "memory", "peer_identity"]),
     ("net", &["accept_limiter", "connection", "control", "data", "handshake", "shm_queue"]),
     ("root", &["lib", "run", "service", "sweep", "warm"]),
 ];

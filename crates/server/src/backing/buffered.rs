@@ -1,19 +1,19 @@
 //! Which requests need the buffer alone, and so need not wait for the back end.
 
-use crate::service::{Caller, Service};
-use forebay_model::{FileId, FileKind};
+use crate::service::Service;
+use forebay_model::{FileId, FileKind, Identity};
 use forebay_store::Walked;
 use forebay_wire::Request;
 
 impl Service {
     /// Whether a request does not use the back end. This only decides in which queue the request waits: it may still
     /// use the back end, if a file was drained meanwhile.
-    pub(crate) fn stays_in_buffer(&self, caller: &Caller, request: &Request) -> bool {
+    pub(crate) fn stays_in_buffer(&self, who: &Identity, request: &Request) -> bool {
         let Some(backing) = &self.backing else { return true };
         // A file without a record is not in the back end, and nothing in such a directory is. The root always is.
         let is_new = |file: FileId| file != FileId::ROOT && matches!(backing.knows(file), Ok(false));
         let leads_to_new = |dir, path: &[u8], follow| {
-            match self.store.names().walk(&caller.who, dir, path, follow) {
+            match self.store.names().walk(who, dir, path, follow) {
                 // The back end may have a directory of the same name by now.
                 Ok(Walked::Found(file, inode)) => inode.kind() != FileKind::Directory && is_new(file),
                 _ => false,

@@ -4,8 +4,8 @@ use super::intent::{Intent, Step, Then};
 use super::record::{self, Home, Record};
 use super::{Backing, missing_in_backing, private_dir, private_name};
 use crate::cluster::Blocked;
-use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
+use crate::service::Service;
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, Uid};
 use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
 
 /// What a change means for the back end: steps to perform there, and records that change with it.
@@ -26,7 +26,7 @@ impl Service {
     /// Removes a name in the buffer and the back end.
     pub(crate) fn unlink_both(
         &self,
-        caller: &Caller,
+        who: &Identity,
         spot: Spot<'_>,
         is_dir: bool,
     ) -> Result<Unlinked, Blocked> {
@@ -34,9 +34,9 @@ impl Service {
         let Spot { dir, name } = spot;
         let Some(backing) = &self.backing else {
             let removed = match is_dir {
-                true => names.remove_dir(&caller.who, dir, name, now),
-                false if self.life.is_alone() => return Ok(self.unlink_alone(caller, spot)?),
-                false => names.unlink(&caller.who, dir, name, now),
+                true => names.remove_dir(who, dir, name, now),
+                false if self.life.is_alone() => return Ok(self.unlink_alone(who, spot)?),
+                false => names.unlink(who, dir, name, now),
             };
             return Ok(removed?);
         };
@@ -51,8 +51,8 @@ impl Service {
             self.carry_out(backing, plan, batch)
         };
         let unlinked = match is_dir {
-            true => names.remove_dir_via(&caller.who, dir, name, now, via),
-            false => names.unlink_via(&caller.who, dir, name, now, via),
+            true => names.remove_dir_via(who, dir, name, now, via),
+            false => names.unlink_via(who, dir, name, now, via),
         }?;
         if unlinked.fate == Fate::Gone {
             backing.drop_mark(unlinked.file);
@@ -62,10 +62,10 @@ impl Service {
 
     /// Removes a name on a single server without a back end; also the file, if this was its last name and it is not
     /// open.
-    fn unlink_alone(&self, caller: &Caller, Spot { dir, name }: Spot<'_>) -> Attempt<Unlinked> {
+    fn unlink_alone(&self, who: &Identity, Spot { dir, name }: Spot<'_>) -> Attempt<Unlinked> {
         let (names, data) = (self.store.names(), self.store.data());
         let mut reaped = false;
-        let mut unlinked = names.unlink_via(&caller.who, dir, name, data.now(), |unlinked, batch| {
+        let mut unlinked = names.unlink_via(who, dir, name, data.now(), |unlinked, batch| {
             let file = unlinked.file;
             reaped = unlinked.fate == Fate::Orphaned
                 && self.grace.is_over_for(file)
@@ -86,14 +86,14 @@ impl Service {
     /// Renames in the buffer and the back end.
     pub(crate) fn rename_both(
         &self,
-        caller: &Caller,
+        who: &Identity,
         from: Spot<'_>,
         to: Spot<'_>,
         mode: RenameMode,
     ) -> Result<Option<Unlinked>, Blocked> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Some(backing) = &self.backing else {
-            return Ok(names.rename(&caller.who, from.dir, from.name, to.dir, to.name, mode, now)?);
+            return Ok(names.rename(who, from.dir, from.name, to.dir, to.name, mode, now)?);
         };
         self.lookup_backing(from.dir, from.name)?;
         self.lookup_backing(to.dir, to.name)?;
@@ -110,7 +110,7 @@ impl Service {
             let plan = self.plan_rename(backing, from, to, renamed)?;
             self.carry_out(backing, plan, batch)
         };
-        Ok(names.rename_via(&caller.who, from.dir, from.name, to.dir, to.name, mode, now, via)?)
+        Ok(names.rename_via(who, from.dir, from.name, to.dir, to.name, mode, now, via)?)
     }
 
     /// Truncates a file in the buffer and the back end.

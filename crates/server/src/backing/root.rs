@@ -5,7 +5,7 @@
 
 use super::Backing;
 use crate::cluster::Blocked;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_backend::{Found, Seen};
 use forebay_model::{Change, Error, ErrorKind, FileId, Identity, Result};
 use forebay_store::Inode;
@@ -39,9 +39,9 @@ impl Service {
 
     /// Changes attributes of the root directory, and mode and owner of the back end's root as well. If the back end
     /// refuses, both stay as they were.
-    pub(crate) fn set_root_attr(&self, caller: &Caller, change: &Change) -> Result<Inode, Blocked> {
+    pub(crate) fn set_root_attr(&self, who: &Identity, change: &Change) -> Result<Inode, Blocked> {
         let (names, now) = (self.store.names(), self.store.data().now());
-        let set_here = || names.set_attr(&caller.who, FileId::ROOT, change, now);
+        let set_here = || names.set_attr(who, FileId::ROOT, change, now);
         let follows = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
         let Some(backing) = self.backing.as_ref().filter(|_| follows) else { return Ok(set_here()?) };
         let _root = backing.lock_root();

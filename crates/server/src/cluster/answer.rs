@@ -2,8 +2,9 @@
 
 use super::append::Writer;
 use super::{Blocked, nonsense};
+use crate::caller::Caller;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use forebay_store::{Batch, NameReply, NameRequest, Verdict};
 use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 impl Service {
     /// Another server introduces itself.
     pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
-        self.demand(caller, "act as a server of this service")?;
+        caller.demand("act as a server of this service")?;
         let (own, members) = (self.config.server, self.members.members());
         if meeting.members != *members {
             let text = format!(
@@ -50,7 +51,7 @@ impl Service {
 
     /// The store of another server is lost: it may come with a new one.
     pub(crate) fn replace_server(&self, caller: &Caller, server: ServerId) -> Answer {
-        self.demand(caller, "replace a server of this service")?;
+        caller.demand("replace a server of this service")?;
         if server == self.config.server || !self.members.members().contains(server) {
             let text =
                 format!("server {server} is not another server of this service ({})", self.members.members());

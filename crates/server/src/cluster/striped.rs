@@ -10,8 +10,9 @@
 
 use super::transaction::and;
 use super::{Blocked, nonsense};
+use crate::caller::Caller;
 use crate::handle::SET_ID;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, Layout, Reshape, Result, ServerId};
 use forebay_store::{Body, Extent, Opening};
 use forebay_wire::{Held, PeerReply, PeerRequest, Token, Vouched};

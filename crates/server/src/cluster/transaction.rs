@@ -2,7 +2,8 @@
 
 use super::nonsense;
 use super::outcome::Blocked;
-use crate::service::{Caller, Service};
+use crate::caller::Caller;
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId, Stamp};
 use forebay_store::{
     Body, Carried, Facts, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,

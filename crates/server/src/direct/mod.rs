@@ -23,9 +23,9 @@ pub use forebay_policy::route::Mode;
 pub(crate) use range_locks::{Quiesced, RangeLocks};
 pub use settings::{Full, Pipeline, Routing, Share};
 
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_backend::Object;
-use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::drain::Layout;
 use forebay_policy::route::{Route, Write, WriteRouter, local};
@@ -313,14 +313,13 @@ impl Service {
     }
 
     /// Changes the routing mode on behalf of an administrator.
-    pub(crate) fn set_route(&self, caller: &Caller, mode: &str) -> Result<()> {
-        self.demand(caller, "change the routing mode of this service")?;
+    pub(crate) fn set_route(&self, by: Uid, mode: &str) -> Result<()> {
         let mode: Mode = mode.parse()?;
         if self.drain.is_none() && mode != Mode::Buffer {
             let text = "this server has no back end for direct writes: start it with --backend";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        tracing::info!(uid = %caller.who.uid, mode = mode.name(), "the routing mode has changed");
+        tracing::info!(uid = %by, mode = mode.name(), "the routing mode has changed");
         self.direct.set_mode(mode);
         if self.direct.are_open() {
             // Writes through shared memory cannot bypass the buffer.

@@ -3,9 +3,10 @@
 use super::open::{SET_ID, note_set_id};
 use super::vanished;
 use crate::backing::Order;
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, is_striped};
 use crate::opens::Hold;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
 };
@@ -42,7 +43,7 @@ impl Service {
             None => self.now(),
         };
         let inode = match file == FileId::ROOT {
-            true => self.set_root_attr(caller, change).map_err(vanished)?,
+            true => self.set_root_attr(&caller.who, change).map_err(vanished)?,
             false => self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?,
         };
         if inode.mode & SET_ID != 0 {

@@ -1,9 +1,10 @@
 //! Drain requests.
 
 use crate::backing::Brought;
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
 use crate::drain::DrainEngine;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Result, ServerId, Span};
 use forebay_store::Data;
 use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
@@ -24,11 +25,11 @@ impl Service {
             DrainCall::Begin { file, order, last } => {
                 match file {
                     // The root stands for everything.
-                    None | Some(FileId::ROOT) => self.demand(caller, "drain everything")?,
+                    None | Some(FileId::ROOT) => caller.demand("drain everything")?,
                     Some(file) => self.check_drain(caller, *file)?,
                 }
                 if order.is_some() || *last {
-                    self.demand(caller, "set the drain order or start the final drain")?;
+                    caller.demand("set the drain order or start the final drain")?;
                 }
                 if let Some(order) = order {
                     self.set_order(order)?;
@@ -55,7 +56,7 @@ impl Service {
         Ok(Reply::Drain(Box::new(DrainReport {
             fetched,
             full,
-            ..engine.report(self, ticket, self.only_own(caller))?
+            ..engine.report(self, ticket, caller.only_own())?
         })))
     }
 
@@ -71,7 +72,7 @@ impl Service {
                 self.store.names().check_open(&caller.who, file, Access::WRITE).map_err(super::vanished)?;
                 Ok(())
             }
-            _ => Ok(self.demand(caller, &format!("drain what belongs to user {}", inode.uid))?),
+            _ => Ok(caller.demand(&format!("drain what belongs to user {}", inode.uid))?),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Requests about users' keys.
 
+use crate::caller::Caller;
 use crate::key::random;
 use crate::keys::now;
 use crate::people;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
 use forebay_wire::{KeyCall, KeyId, KeyReply, PeerReply, PeerRequest, UserKey};
 
@@ -13,7 +14,7 @@ const NAME: usize = 64;
 impl Service {
     /// Grants, lists and revokes keys, on this and all other servers.
     pub(crate) async fn about_keys(&self, caller: &Caller, call: &KeyCall) -> Result<KeyReply> {
-        self.demand(caller, "manage the keys of this service")?;
+        caller.demand("manage the keys of this service")?;
         match call {
             KeyCall::List => Ok(KeyReply::Keys(self.keys.all())),
             KeyCall::Grant { user, expires } => {
@@ -34,7 +35,7 @@ impl Service {
 
     fn grant(&self, caller: &Caller, user: &str, expires: Option<u64>) -> Result<UserKey> {
         let refused = |kind, text: String| Err(Error::new(kind, text));
-        self.demand_own_key()?;
+        self.key.demand_own(self.privileges)?;
         if !caller.local {
             let text = "keys are granted over the service's Unix socket only, so that the secret never crosses the network"
                 .to_owned();

@@ -22,9 +22,10 @@ mod status;
 pub(crate) use names::entries;
 pub(crate) use open::SET_ID;
 
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, is_striped};
 use crate::members::check_maker;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
 use forebay_store::{Body, Data, Facts, Inode};
 use forebay_wire::{DrainCall, Reply, Request};
@@ -166,7 +167,10 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Drain(ref call) => self.drain(caller, call),
-            Request::SetRoute { ref mode } => Ok(self.set_route(caller, mode).map(|()| Reply::Done)?),
+            Request::SetRoute { ref mode } => {
+                caller.demand("change the routing mode of this service")?;
+                Ok(self.set_route(caller.who.uid, mode).map(|()| Reply::Done)?)
+            }
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes belong on data connections").into())
             }

@@ -1,9 +1,10 @@
 //! Names: lookup, create, rename, remove, list.
 
 use crate::backing::Spot;
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
 use crate::members::check_maker;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Special, Time, may,
 };
@@ -180,13 +181,13 @@ impl Service {
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        let unlinked = self.unlink_both(caller, Spot { dir, name }, false);
+        let unlinked = self.unlink_both(&caller.who, Spot { dir, name }, false);
         self.removed(dir, unlinked)
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        let removed = self.unlink_both(caller, Spot { dir, name }, true);
+        let removed = self.unlink_both(&caller.who, Spot { dir, name }, true);
         self.removed(dir, removed)
     }
 
@@ -210,7 +211,7 @@ impl Service {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
         let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
-        match self.rename_both(caller, from, to, mode) {
+        match self.rename_both(&caller.who, from, to, mode) {
             Ok(replaced) => {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
                 Ok(Reply::Done)

@@ -1,11 +1,12 @@
 //! Open files: create, open, re-assert, check tokens, sync and close.
 
 use super::vanished;
+use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
 use crate::members::check_maker;
 use crate::opens::Hold;
 use crate::people;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Layout, Name, Result, SeekTo,
     Stripes, Striping,

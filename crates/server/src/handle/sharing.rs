@@ -1,8 +1,9 @@
 //! Sharing between jobs: reports the shares and changes the policy.
 
+use crate::caller::Caller;
 use crate::cluster::Outcome;
 use crate::jobs::LATELY;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, JobId};
 use forebay_policy::share::{Policy, shares};
 use forebay_wire::{Answer, Exchange, Reply, Sharing};
@@ -48,7 +49,7 @@ impl Service {
 
     /// Changes the policy on this and all other servers.
     pub(crate) async fn set_policy(&self, caller: &Caller, policy: &str) -> Answer {
-        self.demand(caller, "set the policy of this service")?;
+        caller.demand("set the policy of this service")?;
         let policy: Policy =
             policy.parse().map_err(|error| Error::new(ErrorKind::Invalid, format!("{error}")))?;
         tracing::info!(uid = %caller.who.uid, %policy, "setting the policy");
@@ -58,7 +59,7 @@ impl Service {
 
     /// Receives the job table of another server.
     pub(super) fn receive_table(&self, caller: &Caller, exchange: Exchange) -> Outcome {
-        self.demand(caller, "act as a server of this service")?;
+        caller.demand("act as a server of this service")?;
         self.merge_table(exchange)?;
         Ok(Reply::Done)
     }

@@ -1,8 +1,9 @@
 //! The server's status, and the request to stop it.
 
+use crate::caller::Caller;
 use crate::cluster::Outcome;
-use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, Result, Uid, Usage};
+use crate::service::Service;
+use forebay_model::Usage;
 use forebay_store::Start;
 use forebay_wire::{RecoverySummary, RegionCounts, Reply, Status};
 
@@ -55,33 +56,13 @@ impl Service {
             damage,
             standing: self.join_state.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.due()),
-            drain: self.drain.as_ref().map(|engine| engine.status(self, self.only_own(caller))),
+            drain: self.drain.as_ref().map(|engine| engine.status(self, caller.only_own())),
             route: self.route_status(),
         }
     }
 
-    /// Whether root or the service's owner sent the request, on their own behalf.
-    fn is_trusted(&self, caller: &Caller) -> bool {
-        caller.privileged && self.trusts(&caller.who)
-    }
-
-    /// The user whose files the caller may see by path; `None` for all users. Paths may lead through directories that
-    /// are closed to the caller.
-    pub(super) fn only_own(&self, caller: &Caller) -> Option<Uid> {
-        (!self.is_trusted(caller)).then_some(caller.who.uid)
-    }
-
-    /// Refuses callers other than root and the service's owner.
-    pub(crate) fn demand(&self, caller: &Caller, what: &str) -> Result<()> {
-        if self.is_trusted(caller) {
-            return Ok(());
-        }
-        let text = format!("user {} may not {what}: only root and its owner may", caller.who.uid);
-        Err(Error::new(ErrorKind::NotPermitted, text))
-    }
-
     pub(super) fn shutdown(&self, caller: &Caller) -> Outcome {
-        self.demand(caller, "stop this server")?;
+        caller.demand("stop this server")?;
         tracing::info!(uid = %caller.who.uid, "received a request to stop");
         self.life.stop();
         Ok(Reply::Done)

@@ -22,7 +22,8 @@ mod suspects;
 use super::membership::Stores;
 use super::nonsense;
 use super::transaction::RetryState;
-use crate::service::{Caller, Service};
+use crate::caller::Caller;
+use crate::service::Service;
 use forebay_model::{Error, FileId, FileKind, Layout, Name, Result, ServerId};
 use forebay_store::Stopped;
 use forebay_wire::{Loss, Losses, Lost, PeerReply, PeerRequest, Remain, Remains};
@@ -84,7 +85,7 @@ enum Sign {
 impl Service {
     /// Lists the losses for an administrator.
     pub(crate) async fn losses(self: &Arc<Service>, caller: &Caller) -> Result<Losses> {
-        self.demand(caller, "see what was lost")?;
+        caller.demand("see what was lost")?;
         self.demand_joined()?;
         self.find_losses().await
     }

@@ -6,9 +6,10 @@
 //! answer that a missing name does not exist ([`RepairStep::Forgive`]).
 
 use super::{Sign, Suspect};
+use crate::caller::Caller;
 use crate::cluster::nonsense;
 use crate::cluster::transaction::Undone;
-use crate::service::{Caller, Service};
+use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::{NameReply, NameRequest, Op};
 use forebay_wire::RepairStep;
@@ -24,7 +25,7 @@ impl Service {
         caller: &Caller,
         step: RepairStep,
     ) -> Result<Vec<String>> {
-        self.demand(caller, "repair the service")?;
+        caller.demand("repair the service")?;
         self.demand_joined()?;
         tracing::warn!(uid = %caller.who.uid, ?step, "the service is repaired");
         match step {
