@@ -15,12 +15,20 @@ use tokio::time::timeout;
 /// Maximum bytes of extended attribute names or values in one answer.
 const XATTRS: usize = 64 << 10;
 
+/// Maximum number of entries in one answer: with the longest names and attributes they still fit a frame.
+const MOST_ENTRIES: u32 = 1024;
+
+/// Number of entries in the answer to a listing with this limit.
+pub(crate) fn entries(limit: u32) -> usize {
+    limit.clamp(1, MOST_ENTRIES) as usize
+}
+
 /// Maximum memory of the answer to a request; 0 for answers of a few hundred bytes, which are bounded by the number of
 /// requests.
 pub(crate) fn longest_answer(request: &Request) -> usize {
     match request {
         Request::Walk { .. } | Request::Jump { .. } | Request::ReadLink { .. } => 2 * MAX_PATH,
-        Request::ReadDir { limit, .. } => crate::handle::entries(*limit) * (size_of::<Entry>() + MAX_NAME),
+        Request::ReadDir { limit, .. } => entries(*limit) * (size_of::<Entry>() + MAX_NAME),
         Request::GetXattr { .. } | Request::ListXattr { .. } => XATTRS,
         Request::Status
         | Request::History { .. }

@@ -1,8 +1,7 @@
 //! Connects to another server, with the part of the client protocol that servers need.
 
 use crate::config::{Place, TransportSettings};
-use crate::framing::{FrameReader, SendQueue, gone};
-use crate::handshake::message;
+use crate::framing::{FrameReader, SendQueue, gone, message};
 use crate::key::random;
 use crate::transport::Transport;
 use forebay_model::{Error, ErrorKind, Job, Result, ServerId};

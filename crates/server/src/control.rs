@@ -6,6 +6,7 @@
 //! closes its connection.
 
 use crate::answers::{Reserved, longest_answer};
+use crate::blocking::{Begun, at_place, failed};
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, PEER_IN_FLIGHT, resolve};
 use crate::connection::{Connection, Waited};
@@ -18,7 +19,6 @@ use crate::turns::Entry;
 use crate::{memory, shm_queue};
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::mpsc;
@@ -151,14 +151,6 @@ fn wait_for_room(connection: &Connection, mut promise: Promise, caller: Caller, 
     });
 }
 
-/// The state of a request; no answer if its outcome is unknown.
-pub(crate) enum Begun {
-    /// It was served inline.
-    Done(Option<Answer>),
-    /// It must wait.
-    Later(Pin<Box<dyn Future<Output = Option<Answer>> + Send>>),
-}
-
 /// Serves a client's request inline, or returns a future for the part that must wait.
 pub(crate) fn serve_request(
     service: &Arc<Service>,
@@ -224,7 +216,7 @@ pub(crate) fn serve_request(
 
 /// A place in the scheduler's queue, or a turn.
 fn enter(service: &Service, job: &Membership) -> Result<Entry> {
-    service.demand_joined()?;
+    service.homes.demand_joined()?;
     job.enter(service.turns.price(0), service.store.data().now())
 }
 
@@ -308,10 +300,6 @@ fn unknown() -> Error {
     Error::new(ErrorKind::Unreachable, "another server did not confirm a change: its outcome is unknown")
 }
 
-pub(crate) fn failed() -> Error {
-    Error::new(ErrorKind::Io, "the server failed while it served this request: see its log")
-}
-
 async fn later(
     service: Arc<Service>,
     job: &Membership,
@@ -360,38 +348,4 @@ async fn later(
         Ok(Err(stop)) => resolve(&service, caller, &request, stop).await,
         Err(error) => Some(Err(error)),
     }
-}
-
-/// Runs a call that may block on a device or the back end, under a permit of its user and a shared one.
-pub(crate) async fn at_place<T: Send + 'static>(
-    service: &Arc<Service>,
-    caller: &Caller,
-    request: &Request,
-    class: Class,
-    work: impl FnOnce(&Service, &Caller) -> Result<T, Blocked> + Send + 'static,
-) -> Result<Result<T, Blocked>> {
-    let (places, own) = match (class, &service.backing) {
-        (Class::Backing, Some(backing)) if service.stays_in_buffer(&caller.who, request) => {
-            (&backing.here, &service.users.buffer)
-        }
-        (Class::Backing, Some(backing)) => (&backing.waiting, &service.users.backend),
-        _ => (&service.syncs, &service.users.syncs),
-    };
-    // Take the user's permit first: waiting for it blocks no other user.
-    let (uid, patience) = (caller.who.uid, service.config.times.answer);
-    let _own = own.wait(uid, patience).await?;
-    let begun = match class {
-        // A flush waits for a device and needs no core.
-        Class::Slow => None,
-        _ => Some(service.users.working.begin(uid, patience).await?),
-    };
-    let _place = places.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
-    let (service, caller) = (service.clone(), caller.clone());
-    let work = move || work(&service, &caller);
-    let done = tokio::task::spawn_blocking(|| match begun {
-        Some(begun) => begun.run(work),
-        None => work(),
-    });
-    let done = done.await;
-    Ok(done.unwrap_or_else(|_| Err(failed().into())))
 }

@@ -8,7 +8,7 @@
 //! A read: check the token, wait for the turn, pin the pieces in their regions, and send them from there, one turn per
 //! slice. Pieces in the back end are fetched first.
 
-use crate::backing::Part;
+use crate::backing::{Part, bytes_of};
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Undone, Writer};
 use crate::connection::{Connection, Waited};
@@ -27,8 +27,6 @@ use tokio::time::Instant;
 
 /// Bytes per read: small enough that the bytes are still in the CPU cache when they are checksummed.
 const CHUNK: usize = 256 << 10;
-/// Source of the zeros that are sent for holes.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 enum Failure {
     /// The rest of the payload is discarded, and the error is the answer.
@@ -114,7 +112,7 @@ impl Connection {
             return Ok(Some(Reply::Written { offset }));
         }
         if at == At::End
-            && let Some(layout) = self.service.shared_layout(token.file)?
+            && let Some(layout) = self.service.homes.shared_layout(token.file)?
         {
             return self.append(caller, token, &layout, &hold, payload).await;
         }
@@ -351,7 +349,7 @@ impl Connection {
         let mut turn = self.turn(self.service.turns.price(requested)).await?;
         let pieces = self.service.store.data().read(token.file, offset, len)?;
         // Checked only if nothing was read: a directory has no bytes.
-        if pieces.is_empty() && self.service.is_directory(token.file) {
+        if pieces.is_empty() && self.service.homes.is_directory(token.file) {
             return Err(Error::from(ErrorKind::IsDirectory).into());
         }
         let mut taken = requested;
@@ -395,7 +393,7 @@ impl Connection {
     async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         let service = &self.service;
         service.life.serving().await;
-        service.demand_joined()?;
+        service.homes.demand_joined()?;
         service.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {
             Ok(hold) => return Ok(hold),
@@ -485,35 +483,6 @@ impl Connection {
             format!("no payload within {limit:?}: its reservation is released"),
         )
     }
-}
-
-/// The pieces as memory slices, and their total length.
-pub(crate) fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
-    let (mut slices, mut total) = (VecDeque::with_capacity(parts.len()), 0);
-    for part in parts {
-        match part {
-            Part::Here(Piece::Bytes(view)) => {
-                let bytes: &[u8] = view.as_ref();
-                total += bytes.len();
-                slices.push_back(bytes);
-            }
-            Part::There(bytes) | Part::Here(Piece::Copied(bytes)) => {
-                total += bytes.len();
-                slices.push_back(bytes);
-            }
-            Part::Here(Piece::Backing(span)) => unreachable!("{span} was read from the back end"),
-            Part::Here(Piece::Zeros(count)) => {
-                let mut left = *count as usize;
-                total += left;
-                while left > 0 {
-                    let some = left.min(ZEROS.len());
-                    slices.push_back(&ZEROS[..some]);
-                    left -= some;
-                }
-            }
-        }
-    }
-    (slices, u32::try_from(total).expect("at most the requested length"))
 }
 
 /// Takes `len` bytes off the front.

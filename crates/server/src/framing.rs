@@ -405,6 +405,12 @@ fn slow() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its answers")
 }
 
+/// The body of the next frame, which must be of this kind.
+pub(crate) async fn message(frame_reader: &mut FrameReader, kind: FrameKind) -> Result<Vec<u8>> {
+    let left = || Error::new(ErrorKind::Unreachable, "the peer disconnected during the handshake");
+    frame_reader.message(kind).await?.ok_or_else(left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

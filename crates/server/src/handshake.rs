@@ -1,6 +1,6 @@
 //! The handshake: authenticates a peer and negotiates the connection.
 
-use crate::framing::{FrameReader, SendQueue, gone};
+use crate::framing::{FrameReader, SendQueue, gone, message};
 use crate::keys::now;
 use crate::people;
 use crate::service::Service;
@@ -136,10 +136,4 @@ pub(crate) async fn refuse(error: Error, send_queue: &mut SendQueue) {
         let _ = send_queue.flush().await;
     }
     send_queue.close().await;
-}
-
-/// The body of the next frame, which must be of this kind.
-pub(crate) async fn message(frame_reader: &mut FrameReader, kind: FrameKind) -> Result<Vec<u8>> {
-    let left = || Error::new(ErrorKind::Unreachable, "the peer disconnected during the handshake");
-    frame_reader.message(kind).await?.ok_or_else(left)
 }

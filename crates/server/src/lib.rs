@@ -16,6 +16,7 @@
 mod accept_limiter;
 mod answers;
 mod backing;
+mod blocking;
 mod caller;
 mod cluster;
 mod config;
@@ -28,6 +29,7 @@ mod device;
 mod direct;
 mod drain;
 mod error_limit;
+mod file_homes;
 mod framing;
 mod gossip;
 mod handle;

@@ -6,10 +6,11 @@
 //! **Invariant**: each piece counts as one concurrent request of its user (`limits.user_working`), and the user's job
 //! is charged for every entry.
 
+use crate::answers::entries;
+use crate::blocking::{Begun, at_place};
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome, resolve};
-use crate::control::{Begun, at_place};
-use crate::handle::{Class, entries};
+use crate::handle::Class;
 use crate::jobs::Membership;
 use crate::service::Service;
 use crate::turns::{Entry as TurnEntry, Turn};
@@ -164,7 +165,7 @@ async fn find_listed(
     caller: &Caller,
     listing: &Listing,
 ) -> Result<Result<(), Blocked>> {
-    service.demand_joined()?;
+    service.homes.demand_joined()?;
     let entry = job.enter(service.turns.price(0), service.store.data().now())?;
     drop(job.wait(entry).await?);
     let (dir, cookie) = (listing.dir, listing.cookie);
@@ -189,7 +190,7 @@ async fn next_piece(
 }
 
 fn enter(service: &Service, job: &Membership, listing: &Listing) -> Result<TurnEntry> {
-    service.demand_joined()?;
+    service.homes.demand_joined()?;
     let bytes = ENTRY * u32::try_from(listing.next_len()).expect("a piece is small");
     job.enter(service.turns.price(bytes), service.store.data().now())
 }

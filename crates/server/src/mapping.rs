@@ -9,9 +9,8 @@
 //! object and a client with a writable private copy at the same time. No user except root and the owner has more
 //! pending descriptors, or more connections that fetch one, than `limits.user_mappings`.
 
-use crate::backing::Part;
+use crate::backing::{Part, bytes_of};
 use crate::caller::Caller;
-use crate::data::bytes_of;
 use crate::jobs::Membership;
 use crate::key;
 use crate::log_limit::about_peer;
@@ -207,7 +206,7 @@ pub(crate) async fn serve(
     caller: &Caller,
     request: MapRequest,
 ) -> Answer {
-    service.demand_joined()?;
+    service.homes.demand_joined()?;
     let entry = job.enter(service.turns.price(0), service.store.data().now())?;
     drop(job.wait(entry).await?);
     let need = if request.write { Access::BOTH } else { Access::READ };

@@ -47,7 +47,7 @@ pub(crate) async fn serve(
         let text = "shared memory is off, or the program is not one of the service's own user on its machine";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
-    service.demand_joined()?;
+    service.homes.demand_joined()?;
     if let Request::Slab { ring, keep, least } = *request {
         let granted = grant(service, job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
         return granted.map(|slab| Reply::Slab(Box::new(slab)));

@@ -151,7 +151,7 @@ fn start(
     }
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "opened the store");
-    let members = Box::new(Fixed::new(members));
+    let members = Arc::new(Fixed::new(members));
     let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(service.life.stopper());

@@ -2,11 +2,12 @@
 
 use crate::answers::AnswerRoom;
 use crate::backing::{Backing, ReadCache};
-use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, StripedFiles, is_striped};
+use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, StripedFiles};
 use crate::config::{Config, Medium};
 use crate::connection_epoch::ConnectionEpochs;
 use crate::direct::DirectIo;
 use crate::drain::DrainEngine;
+use crate::file_homes::{FileHomes, is_striped};
 use crate::gossip::Gossip;
 use crate::history::History;
 use crate::jobs::Jobs;
@@ -28,7 +29,7 @@ use crate::tokens::OpenTokens;
 use crate::turns::{Rules, Turns};
 use crate::warm::Warmth;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Result, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
 use forebay_store::{Batch, Body, Extent, KeySpace, Store};
@@ -52,7 +53,9 @@ pub(crate) struct Service {
     pub(crate) drain: Option<DrainEngine>,
     /// Direct I/O, which bypasses the buffer.
     pub(crate) direct: DirectIo,
-    pub(crate) members: Box<dyn Membership>,
+    pub(crate) members: Arc<dyn Membership>,
+    /// Which servers hold which files.
+    pub(crate) homes: Arc<FileHomes>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) gossip: Gossip,
     pub(crate) policy_store: PolicyStore,
@@ -103,7 +106,7 @@ impl Service {
         config: Config,
         (store, opening): (Store, Duration),
         backend: Option<Arc<dyn Backend>>,
-        members: Box<dyn Membership>,
+        members: Arc<dyn Membership>,
     ) -> Result<Service> {
         let limits = config.limits;
         let store = Arc::new(store);
@@ -148,6 +151,12 @@ impl Service {
             key,
             keys,
             backing,
+            homes: Arc::new(FileHomes::new(
+                config.server,
+                members.clone(),
+                store.clone(),
+                join_state.clone(),
+            )),
             members,
             gossip: Gossip::new(&config, &peer_clients, set),
             policy_store,
@@ -207,16 +216,6 @@ impl Service {
     /// An `Arc` of this service; `None` while it is dropped.
     pub(crate) fn me(&self) -> Option<Arc<Service>> {
         self.me.get().and_then(Weak::upgrade)
-    }
-
-    /// Whether this server is the home of all names of its service.
-    pub(crate) fn has_all_names(&self) -> bool {
-        self.life.is_alone() || self.members.members().homes() == Homes::First
-    }
-
-    /// Whether an open file is a directory.
-    pub(crate) fn is_directory(&self, file: FileId) -> bool {
-        self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::Directory)
     }
 
     /// The budget for unsent answers on a new connection of this user.

@@ -8,9 +8,10 @@
 //! turns and connection epoch; the server trusts nothing in shared memory; a misbehaving client cannot stop the server
 //! from serving other queues.
 
+use crate::blocking::{Begun, failed};
 use crate::caller::Caller;
 use crate::connection::Connection;
-use crate::control::{Begun, failed, serve_request};
+use crate::control::serve_request;
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::peer_identity::PeerIdentity;

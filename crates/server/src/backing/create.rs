@@ -39,7 +39,7 @@ impl Service {
         choose_layout: ChooseLayout<'_>,
     ) -> Result<Option<BackingFile>> {
         // For a striped file, the caller holds its order lock.
-        let order = if self.is_shared(file) { Order::Kept } else { Order::Free };
+        let order = if self.homes.is_shared(file) { Order::Kept } else { Order::Free };
         self.refresh_in(file, order)?;
         if self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::File) {
             // Lost bytes must not be drained as zeros.
@@ -97,7 +97,7 @@ impl Service {
     /// Forgets the back end's part of a file that is missing there, if all its bytes are in the buffer. For a striped
     /// file, `forget_vanished` has checked that before.
     fn forgets_backing(&self, file: FileId, forgotten: Batch) -> Result<bool> {
-        Ok(!self.is_shared(file) && self.store.data().forget_backing(file, forgotten, |_| true)?)
+        Ok(!self.homes.is_shared(file) && self.store.data().forget_backing(file, forgotten, |_| true)?)
     }
 
     fn create_in_backing(

@@ -273,7 +273,7 @@ impl Service {
                 // An empty file may have been created to set its layout, so it is striped as its directory says. A file
                 // with bytes is not: all its holders would have to be informed.
                 let (layout, incarnations) = match striping {
-                    Some(striping) => self.laid_out(striping, (dir, name)),
+                    Some(striping) => self.homes.laid_out(striping, (dir, name)),
                     None => (Layout::whole(self.config.server, STRIPE), vec![self.store.incarnation()]),
                 };
                 Body::File { layout, incarnations, extent: Extent::default() }
@@ -341,7 +341,7 @@ impl Service {
         order: Order,
     ) -> Result<()> {
         let changed = found.version != record.version && found.kind == FileKind::File;
-        let shared = changed && self.is_shared(file);
+        let shared = changed && self.homes.is_shared(file);
         let _guard = match (shared, order) {
             (true, Order::Free) => match self.await_order(file)? {
                 // The order lock is held for long: the change is taken over later.

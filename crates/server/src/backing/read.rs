@@ -7,10 +7,13 @@ use crate::service::Service;
 use forebay_backend::{Object, Version};
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::Piece;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How often a read is repeated because the file was truncated or replaced meanwhile.
 const TRIES: u32 = 64;
+/// Source of the zeros that are sent for holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A part of the bytes that were read.
 pub(crate) enum Part {
@@ -160,4 +163,33 @@ pub(super) fn fetch(
         });
     }
     Ok(is_same(object.version()?).then_some(parts))
+}
+
+/// The pieces as memory slices, and their total length.
+pub(crate) fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
+    let (mut slices, mut total) = (VecDeque::with_capacity(parts.len()), 0);
+    for part in parts {
+        match part {
+            Part::Here(Piece::Bytes(view)) => {
+                let bytes: &[u8] = view.as_ref();
+                total += bytes.len();
+                slices.push_back(bytes);
+            }
+            Part::There(bytes) | Part::Here(Piece::Copied(bytes)) => {
+                total += bytes.len();
+                slices.push_back(bytes);
+            }
+            Part::Here(Piece::Backing(span)) => unreachable!("{span} was read from the back end"),
+            Part::Here(Piece::Zeros(count)) => {
+                let mut left = *count as usize;
+                total += left;
+                while left > 0 {
+                    let some = left.min(ZEROS.len());
+                    slices.push_back(&ZEROS[..some]);
+                    left -= some;
+                }
+            }
+        }
+    }
+    (slices, u32::try_from(total).expect("at most the requested length"))
 }

@@ -14,7 +14,7 @@ impl Service {
     /// Gives the root directory the mode and owner of the back end's root. Nothing changes with a back end whose root
     /// has no attributes, such as a bucket.
     pub(crate) fn follow_root(&self) -> Result<()> {
-        let Some(backing) = self.backing.as_ref().filter(|_| self.is_authority(FileId::ROOT)) else {
+        let Some(backing) = self.backing.as_ref().filter(|_| self.homes.is_authority(FileId::ROOT)) else {
             return Ok(());
         };
         let _root = backing.lock_root();

@@ -43,7 +43,7 @@ impl Service {
             backing.waiting.acquire().await.map_err(|_| forebay_model::Error::from(ErrorKind::Busy))?;
         tokio::task::block_in_place(|| self.refresh(file))?;
         let Some(place) = self.backing_place(file)? else { return Ok(Brought::default()) };
-        let Some(layout) = self.shared_layout(file)? else {
+        let Some(layout) = self.homes.shared_layout(file)? else {
             return tokio::task::block_in_place(|| self.fetch_here(file, &place, &[span], turn));
         };
         let own = self.config.server;

@@ -293,7 +293,7 @@ impl Service {
 
     /// Whether no bytes of a file are only in the buffers of servers.
     pub(super) fn is_written_back(&self, file: FileId, inode: &Inode) -> Result<bool> {
-        match (&inode.body, self.is_shared(file)) {
+        match (&inode.body, self.homes.is_shared(file)) {
             (Body::File { extent, .. }, true) => {
                 let stable =
                     *extent == Extent::default() || (!extent.is_open() && extent.elsewhere == Some(0));
@@ -305,7 +305,7 @@ impl Service {
 
     /// Whether no bytes of a file are only in the buffer of this server.
     pub(super) fn is_local_part_written_back(&self, file: FileId) -> Result<bool> {
-        match self.is_shared(file) {
+        match self.homes.is_shared(file) {
             true => Ok(self.store.data().backlog(file)?.is_none()),
             false => self.store.data().matches_backing(file),
         }

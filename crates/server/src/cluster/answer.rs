@@ -41,14 +41,6 @@ impl Service {
         self.join_state.has_met(&self.store, &self.members.members(), met)
     }
 
-    /// Fails unless this server may serve.
-    pub(crate) fn demand_joined(&self) -> Result<()> {
-        if self.join_state.has_joined() {
-            return Ok(());
-        }
-        self.join_state.demand(&self.members.members())
-    }
-
     /// The store of another server is lost: it may come with a new one.
     pub(crate) fn replace_server(&self, caller: &Caller, server: ServerId) -> Answer {
         caller.demand("replace a server of this service")?;
@@ -67,7 +59,7 @@ impl Service {
         match request {
             PeerRequest::Meet(_) => Err(nonsense(request).into()),
             PeerRequest::Beat => {
-                self.demand_joined()?;
+                self.homes.demand_joined()?;
                 let lapses = self.leases.answer(from)?;
                 Ok(PeerReply::Alive { life: self.began.0 + lapses })
             }
@@ -76,7 +68,7 @@ impl Service {
                 Ok(PeerReply::Keys { keys: self.keys.all() })
             }
             PeerRequest::Names { ask } => {
-                self.demand_joined()?;
+                self.homes.demand_joined()?;
                 let told = self.store.names().answer(from, &NameRequest::decode(ask)?);
                 self.take_orphaned();
                 Ok(PeerReply::Names { told: told?.encode() })
@@ -92,7 +84,7 @@ impl Service {
                 Err(Blocked::Names(forebay_store::Obstacle::Several))
             }
             PeerRequest::Share { dir } => {
-                self.demand_joined()?;
+                self.homes.demand_joined()?;
                 let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
                 Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
             }
@@ -105,7 +97,7 @@ impl Service {
                     self.sessions.purge(*file);
                     self.demand_idle(*file)?;
                 }
-                Ok(PeerReply::Facts(self.held(*file)?))
+                Ok(PeerReply::Facts(self.homes.held(*file)?))
             }
             PeerRequest::Forget { file } => {
                 self.forget_local(*file)?;
@@ -116,7 +108,7 @@ impl Service {
                 Ok(PeerReply::Done)
             }
             PeerRequest::Remains { of } => {
-                self.demand_joined()?;
+                self.homes.demand_joined()?;
                 Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(from, of))?))
             }
             PeerRequest::HasSetId { file } => {
@@ -245,7 +237,7 @@ impl Service {
         connection_epoch: &Arc<ConnectionEpoch>,
         request: PeerRequest,
     ) -> Answer {
-        self.demand_joined()?;
+        self.homes.demand_joined()?;
         let reply = match &request {
             PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
                 let told: NameReply = self.answer_names(from, &NameRequest::decode(ask)?).await?;

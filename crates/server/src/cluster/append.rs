@@ -8,7 +8,7 @@ use super::Undone;
 use crate::connection_epoch::ConnectionEpoch;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Layout, Result, ServerId, Span, Uid};
-use forebay_store::{Body, Filled, MAX_FILE, Place};
+use forebay_store::{Filled, MAX_FILE, Place};
 use forebay_wire::{MAX_PUT, PeerRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,17 +44,6 @@ impl<T: Into<Undone>> From<T> for Halt {
 }
 
 impl Service {
-    /// The layout of a file of this authority, if other servers hold bytes of it.
-    pub(crate) fn shared_layout(&self, file: FileId) -> Result<Option<Layout>> {
-        if self.life.is_alone() || self.members.members().authority(file) != self.config.server {
-            return Ok(None);
-        }
-        match self.store.names().inode(file)?.body {
-            Body::File { layout, .. } if layout.only() != Some(self.config.server) => Ok(Some(layout)),
-            _ => Ok(None),
-        }
-    }
-
     /// Appends to a file of this authority, and returns the offset. Waits while a buffer is full; meanwhile no other
     /// client appends or truncates, and the drain continues.
     pub(crate) async fn append_shared(
@@ -161,8 +150,8 @@ impl Service {
 
     async fn put_remote(&self, server: ServerId, writer: &Writer, offset: u64, bytes: &[u8]) -> Result<()> {
         let &Writer { file, uid, job } = writer;
-        let lost_below = self.lost_below(file, server)?;
-        self.note_extent(file, |extent| extent.size_pending = true)?;
+        let lost_below = self.homes.lost_below(file, server)?;
+        self.homes.note_extent(file, |extent| extent.size_pending = true)?;
         let put = PeerRequest::Put { file, uid, job, offset, lost_below, bytes: bytes.to_vec() };
         self.ask(server, put).await.map(drop)
     }

@@ -9,11 +9,12 @@
 //! transaction  what is done about that, so that it can be retried
 //! answer       answers to requests of other servers
 //! lost         what was lost with lost stores
-//! striped      files whose bytes are on several servers: vouching, gathering and persisting sizes, reaping
+//! striped      files whose bytes are on several servers: gathering and persisting sizes, reaping
 //! rebuild      changes that other programs make to them in the back end: all holders take them over or none
 //! reshape      truncations and holes of them: all holders make them or none
 //! append       appends to them
 //! tidy         background work between servers
+//! vouch        vouching for tokens of files of other authorities
 //! ```
 //!
 //! Requests are handled by plain calls ([`Service::handle`](crate::service::Service::handle)). A request that needs
@@ -40,6 +41,7 @@ mod reshape;
 mod striped;
 mod tidy;
 mod transaction;
+mod vouch;
 
 pub(crate) use append::Writer;
 pub(crate) use homes::check_homes;
@@ -49,6 +51,6 @@ pub(crate) use membership::JoinState;
 pub use membership::forgive;
 pub(crate) use outcome::{Blocked, Outcome, RetryContext};
 pub(crate) use peers::{PeerClient, PeerClients, keep, nonsense};
-pub(crate) use striped::{StripedFiles, is_striped};
+pub(crate) use striped::StripedFiles;
 pub(crate) use tidy::{settle_first, work};
 pub(crate) use transaction::{Undone, and, resolve};

@@ -4,7 +4,7 @@
 //! server has been unreachable for longer than the timeout, requests to it fail at once.
 
 use crate::connector::{PeerConnection, connect_peer};
-use crate::framing::gone;
+use crate::framing::{gone, message};
 use crate::lifecycle::stopped;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
@@ -292,7 +292,7 @@ async fn request_first(connection: &mut PeerConnection, request: PeerRequest) ->
     let request = Request::Peer(Box::new(request));
     connection.send_queue.say(FrameKind::Call, 0, &Call { identity: None, request })?;
     connection.send_queue.flush().await.map_err(|error| gone(&error))?;
-    let answer = crate::handshake::message(&mut connection.frame_reader, FrameKind::Answer).await?;
+    let answer = message(&mut connection.frame_reader, FrameKind::Answer).await?;
     match body::<Answer>(&answer)?? {
         Reply::Peer(reply) => Ok(*reply),
         other => Err(nonsense(&other)),

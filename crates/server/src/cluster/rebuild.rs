@@ -3,7 +3,7 @@
 //!
 //! **Invariant**: while only some holders have taken over a change, the inode says that the size is pending.
 
-use super::striped::is_striped;
+use crate::file_homes::is_striped;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_store::{Batch, Body, Extent, changed_here_too};
@@ -72,15 +72,15 @@ impl Service {
 
     /// Marks the size of a file as pending; returns its extent before, and the number of vouched write accesses.
     fn mark_size_pending(&self, file: FileId) -> Result<(Extent, u64)> {
-        let writers = self.striped.extent_lock(file);
-        let before = self.extent(file)?;
+        let writers = self.homes.extent_lock(file);
+        let before = self.homes.extent(file)?;
         self.store.names().note_extent(file, Extent { size_pending: true, ..before })?;
         Ok((before, *writers))
     }
 
     /// Sets the extent of a file; its size stays pending if a write access was vouched for meanwhile.
     fn clear_size_pending(&self, file: FileId, writers: u64, extent: Extent) -> Result<()> {
-        let now = self.striped.extent_lock(file);
+        let now = self.homes.extent_lock(file);
         let size_pending = extent.size_pending || *now != writers;
         self.store.names().note_extent(file, Extent { size_pending, ..extent })
     }
@@ -88,16 +88,16 @@ impl Service {
     /// What other servers hold of a file of this authority, and how much of it is only in their buffers; queries them
     /// if that is not recorded. Fails if one of them does not answer, or has lost its part. For threads that may block.
     pub(crate) fn held_by_others(&self, file: FileId) -> Result<Held> {
-        let extent = self.extent(file)?;
+        let extent = self.homes.extent(file)?;
         if !is_striped(&extent) {
             return Ok(Held::default());
         }
         if let (false, Some(buffered)) = (extent.size_pending, extent.elsewhere) {
             return Ok(Held { size: extent.least, touched: extent.touched, buffered });
         }
-        let holders = self.holders(file)?;
+        let holders = self.homes.holders(file)?;
         for &server in &holders {
-            if self.lost_below(file, server)? > 0 {
+            if self.homes.lost_below(file, server)? > 0 {
                 let text = format!("server {server} has lost its part of file {file}");
                 return Err(Error::new(ErrorKind::Io, text));
             }

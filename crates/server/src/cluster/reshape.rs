@@ -11,19 +11,18 @@ use forebay_wire::{PeerReply, PeerRequest};
 use std::sync::Arc;
 
 impl Service {
-    /// Has all other holders prepare a change of a file of this authority. The caller holds the file's order lock.
+    /// Has all other holders prepare a change of a file of this authority. The caller holds the file's order lock, and the others have applied the
+    /// last change.
     pub(super) async fn prepare_reshape(
         self: &Arc<Service>,
         file: FileId,
         change: Reshape,
     ) -> Result<Opening> {
-        self.notify_reshaped(file).await?;
-        self.recover_from_backing(file).await?;
         let opening = self.store.reshapes().begin(file, self.store.data().now(), change)?;
         let serial = opening.serial();
         let mut list = Vec::new();
-        for server in self.holders(file)? {
-            let lost_below = self.lost_below(file, server)?;
+        for server in self.homes.holders(file)? {
+            let lost_below = self.homes.lost_below(file, server)?;
             list.push((server, PeerRequest::Reshape { file, serial, change, lost_below }));
         }
         let prepared: Result<Vec<PeerReply>> = self.request_all(list).await.into_iter().collect();

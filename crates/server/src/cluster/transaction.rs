@@ -191,6 +191,8 @@ impl Service {
                 caller.retry_context.ordered = Some(file);
             }
             Blocked::Reshape(file, change) => {
+                self.notify_reshaped(file).await?;
+                self.recover_from_backing(file).await?;
                 let opening = self.prepare_reshape(file, change).await?;
                 retry_state.reshaped = Some((file, opening.serial()));
                 caller.retry_context.reshape = Some(Arc::new(opening));
@@ -433,7 +435,7 @@ impl Service {
     pub(super) async fn gather(self: &Arc<Service>, file: FileId, servers: &[ServerId]) -> Result<Held> {
         let mut total = Held::default();
         if servers.contains(&self.config.server) {
-            total = self.held(file)?;
+            total = self.homes.held(file)?;
         }
         let others = servers.iter().filter(|&&server| server != self.config.server);
         let list = others.map(|&server| (server, PeerRequest::Facts { file, closed: false })).collect();

@@ -294,8 +294,8 @@ impl Service {
         let known = lock(&self.direct.stripes).get(&file).copied();
         let (stripe, servers) = match known {
             Some(stripes) => stripes,
-            None if self.is_authority(file) => {
-                let stripes = self.stripes(file).ok()?;
+            None if self.homes.is_authority(file) => {
+                let stripes = self.homes.stripes(file).ok()?;
                 self.direct.laid(file, stripes);
                 stripes
             }

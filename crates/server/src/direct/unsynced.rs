@@ -157,7 +157,9 @@ impl Service {
         let left_over: Vec<FileId> = lock(&self.direct.left_over).iter().copied().collect();
         for file in self.direct.range_locks.all_broken().into_iter().chain(left_over) {
             let found = self.store.names().inode(file);
-            match self.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            match self.homes.is_authority(file)
+                && found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            {
                 true => self.drop_direct(file),
                 false => self.clear_failed_direct(file),
             }

@@ -224,7 +224,7 @@ impl Service {
             return Some(reserved);
         }
         let service = self.clone();
-        let opening = tokio::task::spawn_blocking(move || match service.is_shared(file) {
+        let opening = tokio::task::spawn_blocking(move || match service.homes.is_shared(file) {
             true => service.open_shared_now(file, span.end),
             false => service.open_direct_now(file),
         });

@@ -39,8 +39,8 @@ mod worker;
 pub use alpha::Alpha;
 pub(crate) use grant_exchange::converse;
 pub(crate) use leases::RENEW;
-pub use placement::Described;
-pub use settings::{Draining, Hours, Verify};
+
+pub use settings::{Described, Draining, Hours, Verify};
 pub(crate) use striped::open_place;
 
 use crate::backing::Backing;

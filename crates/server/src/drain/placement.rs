@@ -5,6 +5,7 @@
 //! which targets exist, on which servers, and which of them are inactive or full.
 
 use super::DrainEngine;
+use super::settings::Described;
 use crate::service::Service;
 use forebay_backend::Layout;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, ServerId};
@@ -25,19 +26,6 @@ const JOBS: usize = 1024;
 const REFRESH: Duration = Duration::from_secs(60);
 /// What all back ends with targets accept.
 const LIMITS: Limits = Limits { progressive: false, ..Limits::LUSTRE };
-
-/// The topology of the back end as the administrator described it, and the weight of each kind of resource.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Described {
-    /// Routers, servers and targets, the latter by their indices in the back end; this server is the client with its
-    /// host's name.
-    pub description: Description,
-    /// The weight of each kind of resource.
-    pub weights: Weights,
-}
-
-/// A checked description has no NaN.
-impl Eq for Described {}
 
 /// Chooses targets for new files.
 pub(super) struct Placement {

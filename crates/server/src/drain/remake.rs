@@ -14,7 +14,7 @@ impl Service {
     /// all of it. The caller holds the file's order lock.
     pub(super) async fn forget_vanished(self: &Arc<Service>, file: FileId) -> Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
-        let Some(layout) = self.shared_layout(file)? else { return Ok(()) };
+        let Some(layout) = self.homes.shared_layout(file)? else { return Ok(()) };
         if !tokio::task::block_in_place(|| backing.has_vanished(file))? {
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl Service {
         let (data, own) = (self.store.data(), self.config.server);
         let counts = |span: Span| layout.pieces(span).any(|(server, _)| server == own);
         let mut batch = Batch::default();
-        let ours = self.backing.as_ref().filter(|_| !ask && self.is_authority(file));
+        let ours = self.backing.as_ref().filter(|_| !ask && self.homes.is_authority(file));
         if ours.is_some() {
             Backing::forget(file, &mut batch);
         }

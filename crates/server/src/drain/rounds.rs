@@ -30,7 +30,7 @@ impl DrainEngine {
         let mut holders: BTreeMap<ServerId, Vec<FileId>> = BTreeMap::new();
         for &file in &files {
             // The worker finds out that a file was removed.
-            for server in service.holders(file).unwrap_or_default() {
+            for server in service.homes.holders(file).unwrap_or_default() {
                 holders.entry(server).or_default().push(file);
             }
         }

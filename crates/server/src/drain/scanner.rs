@@ -146,7 +146,7 @@ impl DrainEngine {
                     Need::Directory => ticket.dirs.insert(file),
                     Need::Other => ticket.pending.insert(file),
                 };
-                if service.is_shared(file) {
+                if service.homes.is_shared(file) {
                     ticket.striped.insert(file, 0);
                 }
             }

@@ -6,11 +6,25 @@ use forebay_model::{Bytes, Error, ErrorKind, Result, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::arbiter::Choice;
 use forebay_policy::drain::Order;
+use forebay_policy::place::{Description, Weights};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The topology of the back end as the administrator described it, and the weight of each kind of resource.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Described {
+    /// Routers, servers and targets, the latter by their indices in the back end; this server is the client with its
+    /// host's name.
+    pub description: Description,
+    /// The weight of each kind of resource.
+    pub weights: Weights,
+}
+
+/// A checked description has no NaN.
+impl Eq for Described {}
 
 /// When, in which order and how fast buffered data is drained: the table `[server.drain]` of `forebay.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

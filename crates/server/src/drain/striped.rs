@@ -65,22 +65,12 @@ impl Parts {
 }
 
 impl Service {
-    /// Whether this server is the authority of a file.
-    pub(crate) fn is_authority(&self, file: FileId) -> bool {
-        self.life.is_alone() || self.members.members().authority(file) == self.config.server
-    }
-
-    /// Whether other servers may hold bytes of a file, or its name.
-    pub(crate) fn is_shared(&self, file: FileId) -> bool {
-        !self.is_authority(file) || self.shared_layout(file).is_ok_and(|layout| layout.is_some())
-    }
-
     /// Requests a write lease for a file from its authority, at least up to `end`. For threads that may block.
     pub(crate) fn request_lease(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<BackingFile>> {
         let size = self.store.data().facts(file)?.size.max(end);
         self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
         let lease = async {
-            if self.is_authority(file) {
+            if self.homes.is_authority(file) {
                 return self.create_striped(self.config.server, file, size).await;
             }
             // Without a pending truncation, bytes would be written beyond the end.
@@ -109,7 +99,7 @@ impl Service {
         self.recover_from_backing(file).await?;
         self.forget_vanished(file).await?;
         let backing_file = tokio::task::block_in_place(|| -> Result<_> {
-            let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+            let Some(layout) = self.homes.shared_layout(file)? else { return Ok(None) };
             // The final size of a file with direct writers is unknown: the back end chooses the layout.
             let known = match self.direct.are_open() {
                 true => self.create_backing(backing, file, &|_| None)?,
@@ -180,7 +170,7 @@ impl Service {
         };
         let data = self.store.data();
         if !layout.servers.contains(&self.config.server) {
-            return self.held(file);
+            return self.homes.held(file);
         }
         if lost_below > 0 {
             data.lose(file, lost_below)?;
@@ -201,7 +191,7 @@ impl Service {
         })?;
         self.forget_direct(file);
         data.hollow(file, &gaps, Batch::default())?;
-        self.held(file)
+        self.homes.held(file)
     }
 
     /// Makes a file of this authority match in the back end and finalizes it: sets its size, zeros, owner, mode and
@@ -217,8 +207,8 @@ impl Service {
         // Trailing zeros are in the back end as soon as the file has its size there.
         tokio::task::block_in_place(|| self.grow_shared(backing, file, size))?;
         let mut list = Vec::new();
-        for server in self.holders(file)? {
-            let lost_below = self.lost_below(file, server)?;
+        for server in self.homes.holders(file)? {
+            let lost_below = self.homes.lost_below(file, server)?;
             let (layout, place) = (layout.clone(), place.clone());
             list.push((server, PeerRequest::Level { file, layout, place, size, lost_below }));
         }
@@ -236,7 +226,7 @@ impl Service {
             let held = and(own, others);
             let facts = Facts { size: size.max(held.size), touched: held.touched, ..Facts::default() };
             let extras = self.finalize(backing, file, last, Some(facts))?;
-            self.note_extent(file, |extent| {
+            self.homes.note_extent(file, |extent| {
                 if !extent.size_pending {
                     extent.elsewhere = Some(others.buffered);
                     extent.touched = extent.touched.max(others.touched);
@@ -252,7 +242,7 @@ impl Service {
         if !named || backing.mark(file).is_none() || backing.has_vanished(file)? {
             return Ok(None);
         }
-        let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+        let Some(layout) = self.homes.shared_layout(file)? else { return Ok(None) };
         Ok(self.grow_shared(backing, file, 0)?.map(|(place, _)| (layout, place)))
     }
 
@@ -292,7 +282,7 @@ impl DrainEngine {
     /// Files of this authority with writeback marks that no server works on.
     pub(super) fn abandoned(&self, service: &Service, backing: &Backing) -> BTreeSet<FileId> {
         let writeback_marks = backing.all_marked().into_iter();
-        writeback_marks.filter(|&file| service.is_shared(file) && !self.parts.are_busy(file)).collect()
+        writeback_marks.filter(|&file| service.homes.is_shared(file) && !self.parts.are_busy(file)).collect()
     }
 
     pub(crate) fn write_leases(&self) -> &WriteLeases {

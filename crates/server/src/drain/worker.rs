@@ -181,7 +181,7 @@ impl DrainEngine {
 
     /// Creates or finds a file in the back end.
     fn prepared(&self, service: &Arc<Service>, backing: &Backing, file: FileId) -> Result<Prepared> {
-        if service.is_shared(file) {
+        if service.homes.is_shared(file) {
             return self.prepared_shared(service, backing, file);
         }
         let choose_layout = self.choose_layout(service, file);
@@ -209,7 +209,7 @@ impl DrainEngine {
         // Other servers may write to an open file. A writeback mark set now would hide changes that other programs make
         // in the back end.
         let last = self.last.load(Ordering::Relaxed);
-        if !last && service.is_authority(file) && service.is_in_backing_by_all(backing, file)? {
+        if !last && service.homes.is_authority(file) && service.is_in_backing_by_all(backing, file)? {
             return Ok(Prepared::Finalize);
         }
         let size = service.store.data().facts(file)?.size;
@@ -282,7 +282,7 @@ impl DrainEngine {
     ) -> Result<Option<u64>> {
         // While the lease is held, no server truncates the file in the back end.
         let mut _lease = None;
-        if service.is_shared(file) {
+        if service.homes.is_shared(file) {
             let Some(lease) =
                 self.write_leases.write_direct(file, span.end, || service.request_lease(file, 0))?
             else {
@@ -298,7 +298,7 @@ impl DrainEngine {
         let Some(reserved) = service.direct.range_locks.reserve(file, span, None) else { return Ok(Some(0)) };
         let Some(_in_flight) = reserved.start_io() else { return Ok(Some(0)) };
         // The file may have been finalized since it was opened; a write would then look like another program's change.
-        if !service.is_shared(file) && backing.mark(file).is_none() {
+        if !service.homes.is_shared(file) && backing.mark(file).is_none() {
             return Ok(Some(0));
         }
         let picked = match service.store.data().pick(file, span) {
@@ -408,7 +408,7 @@ impl DrainEngine {
             return self.notify(|drain_queue| drain_queue.finished(file));
         }
         self.drain_queue().begin_finalizing(file);
-        let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));
+        let (shared, last) = (service.homes.is_shared(file), self.last.load(Ordering::Relaxed));
         let finalized = match shared {
             true => self.finalize_part(service, file, last),
             false => service.finalize(backing, file, last, None).map(Some),
@@ -452,13 +452,13 @@ impl DrainEngine {
     /// done.
     fn finalize_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
         self.write_leases.give_up(file);
-        if !service.is_authority(file) {
+        if !service.homes.is_authority(file) {
             service.close_direct(file)?;
         }
         // The ticket has already found out that the other holders are done.
         let wanted = self.drain_queue().tickets.values().any(|ticket| ticket.drained.contains(&file));
         let notified = async {
-            if !service.is_authority(file) {
+            if !service.homes.is_authority(file) {
                 let authority = service.members.members().authority(file);
                 if let Err(error) = service.ask(authority, PeerRequest::Drained { file }).await {
                     tracing::debug!(%file, %error, "cannot notify the authority of a drained file; it polls later");
@@ -480,14 +480,14 @@ impl DrainEngine {
 
     fn failed(&self, service: &Service, file: FileId, error: Error) {
         let found = service.store.names().inode(file);
-        if service.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        if service.homes.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // The file was removed meanwhile: that explains the error.
             return self.notify(|drain_queue| drain_queue.gone(file));
         }
         // A directory that does not exist in the back end, or has no writeback mark, has to be prepared again.
         let is_marked =
             |backing: &Arc<Backing>| backing.knows(file) == Ok(true) && backing.mark(file).is_some();
-        let is_dir = service.backing.as_ref().is_some_and(is_marked) && service.is_directory(file);
+        let is_dir = service.backing.as_ref().is_some_and(is_marked) && service.homes.is_directory(file);
         self.fill_in_path(service, file);
         self.notify(|drain_queue| drain_queue.failed(Instant::now(), file, is_dir, error));
     }

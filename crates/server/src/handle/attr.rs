@@ -4,7 +4,8 @@ use super::open::{SET_ID, note_set_id};
 use super::vanished;
 use crate::backing::Order;
 use crate::caller::Caller;
-use crate::cluster::{Blocked, Outcome, is_striped};
+use crate::cluster::{Blocked, Outcome};
+use crate::file_homes::is_striped;
 use crate::opens::Hold;
 use crate::service::Service;
 use forebay_model::{
@@ -99,7 +100,7 @@ impl Service {
                 self.claim_shared(file)?;
                 let _still = self.be_still(file)?;
                 self.direct.range_locks.hide(file, opening.change().hides());
-                self.decide_reshape(file, opening)?;
+                self.homes.decide_reshape(file, opening)?;
                 self.clear_failed_direct(file);
                 self.trim_shared(file, opening.change());
                 Ok(Reply::Done)

@@ -15,7 +15,7 @@ impl Service {
             let text = "this server has no back end: start it with --backend";
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
-        if matches!(call, DrainCall::Begin { .. }) && !self.is_authority(FileId::ROOT) {
+        if matches!(call, DrainCall::Begin { .. }) && !self.homes.is_authority(FileId::ROOT) {
             let first = self.members.members().authority(FileId::ROOT);
             let text = format!("server {first} owns the names of this service: send drain requests to it");
             return Err(Error::new(ErrorKind::Invalid, text).into());

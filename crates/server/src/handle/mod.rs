@@ -19,11 +19,11 @@ mod open;
 mod sharing;
 mod status;
 
-pub(crate) use names::entries;
 pub(crate) use open::SET_ID;
 
 use crate::caller::Caller;
-use crate::cluster::{Blocked, Outcome, is_striped};
+use crate::cluster::{Blocked, Outcome};
+use crate::file_homes::is_striped;
 use crate::members::check_maker;
 use crate::service::Service;
 use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
@@ -230,7 +230,7 @@ impl Service {
                 facts
             }
             Body::File { .. } => self.store.data().facts(file)?,
-            Body::Directory { .. } if self.has_all_names() => self.store.names().share(file)?.into(),
+            Body::Directory { .. } if self.homes.has_all_names() => self.store.names().share(file)?.into(),
             Body::Directory { .. } => match caller.retry_context.shares.get(&file) {
                 Some(&share) => share.into(),
                 None => return Err(Blocked::Shares(file)),

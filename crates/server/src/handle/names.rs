@@ -1,5 +1,6 @@
 //! Names: lookup, create, rename, remove, list.
 
+use crate::answers::entries;
 use crate::backing::Spot;
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
@@ -10,14 +11,6 @@ use forebay_model::{
 };
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
-
-/// Maximum number of entries in one answer: with the longest names and attributes they still fit a frame.
-const MOST_ENTRIES: u32 = 1024;
-
-/// Number of entries in the answer to a listing with this limit.
-pub(crate) fn entries(limit: u32) -> usize {
-    limit.clamp(1, MOST_ENTRIES) as usize
-}
 
 impl Service {
     pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {

@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// Bytes per stripe; irrelevant with one server.
 const STRIPE: u64 = 4 << 20;
-/// Maximum number of servers that a file is striped over.
-const MOST_SERVERS: usize = 64;
 /// How often a create is retried because the name appeared or vanished concurrently.
 const TRIES: u32 = 100;
 pub(crate) const SET_ID: u16 = 0o6000;
@@ -95,28 +93,7 @@ impl Service {
             (None, true) => Striping { width: 1, stripe: STRIPE },
             (None, false) => Striping { width: 0, stripe: STRIPE },
         };
-        Ok(self.laid_out(striping, (dir, name)))
-    }
-
-    /// The servers of a file with the given striping, and the incarnations of their stores.
-    pub(crate) fn laid_out(
-        &self,
-        striping: Striping,
-        (dir, name): (FileId, &Name),
-    ) -> (Layout, Vec<Incarnation>) {
-        let (own, here) = (self.config.server, self.store.incarnation());
-        let width = if striping.width == 0 { MOST_SERVERS } else { usize::from(striping.width) };
-        let members = self.members.members();
-        // If all servers are homes of names, this is the home of the name.
-        let place = members.place(dir, name);
-        let first = members.servers().position(|server| server == place).unwrap_or(0);
-        let in_turn = members.servers().skip(first).chain(members.servers().take(first));
-        let known = in_turn.filter_map(|server| match server == own {
-            true => Some((own, here)),
-            false => self.join_state.known(server).map(|(incarnation, _)| (server, incarnation)),
-        });
-        let (servers, incarnations) = known.take(width.min(MOST_SERVERS)).unzip();
-        (Layout { servers, stripe: striping.stripe }, incarnations)
+        Ok(self.homes.laid_out(striping, (dir, name)))
     }
 
     /// Opens an existing name; `None` if it vanished meanwhile.

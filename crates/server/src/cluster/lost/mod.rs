@@ -86,7 +86,7 @@ impl Service {
     /// Lists the losses for an administrator.
     pub(crate) async fn losses(self: &Arc<Service>, caller: &Caller) -> Result<Losses> {
         caller.demand("see what was lost")?;
-        self.demand_joined()?;
+        self.homes.demand_joined()?;
         self.find_losses().await
     }
 

@@ -26,7 +26,7 @@ impl Service {
         step: RepairStep,
     ) -> Result<Vec<String>> {
         caller.demand("repair the service")?;
-        self.demand_joined()?;
+        self.homes.demand_joined()?;
         tracing::warn!(uid = %caller.who.uid, ?step, "the service is repaired");
         match step {
             RepairStep::Rescue { drop_dangling } => self.rescue(drop_dangling).await,

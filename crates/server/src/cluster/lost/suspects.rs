@@ -1,8 +1,8 @@
 //! Finds what may be lost, by scanning this server's store.
 
 use super::{SUSPECTS, Sign, Suspect};
-use crate::cluster::is_striped;
 use crate::cluster::membership::{Stores, first_id};
+use crate::file_homes::is_striped;
 use crate::service::Service;
 use forebay_model::{ErrorKind, FileId, Name, Result};
 use forebay_store::{Body, Inode};
