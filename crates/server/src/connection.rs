@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::shm_queue::Queue;
 use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Result, ServerId};
+use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
@@ -37,6 +37,12 @@ pub(crate) struct Connection {
     /// The server at the other end, if the peer is one and has identified itself.
     pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
+}
+
+/// The budget for unsent answers on a new connection of this user.
+fn answer_room(service: &Service, uid: Uid) -> AnswerRoom {
+    let most = usize::try_from(service.config.limits.connection_answers.0).unwrap_or(usize::MAX);
+    AnswerRoom::new(most, service.users.answers.of(uid), service.config.times.answer)
 }
 
 /// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
@@ -96,7 +102,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         job: Arc::new(job),
         frame_reader,
         send_queue,
-        answers: service.answer_room(uid),
+        answers: answer_room(&service, uid),
         service: service.clone(),
     };
     let Connection { frame_reader, send_queue, .. } = &mut connection;

@@ -417,7 +417,7 @@ impl Connection {
         if caller.who.is_root() || !hold.take_set_id() {
             return Ok(());
         }
-        let dropped = service.ask(authority, PeerRequest::DropSetId { file }).await;
+        let dropped = service.peers.ask(authority, PeerRequest::DropSetId { file }).await;
         dropped.map(drop).inspect_err(|_| hold.has_set_id())
     }
 

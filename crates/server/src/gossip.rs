@@ -10,7 +10,7 @@ use crate::cluster::{PeerClient, PeerClients};
 use crate::config::Config;
 use crate::lifecycle::stopped;
 use crate::service::Service;
-use forebay_model::{Error, ErrorKind, Job, JobId, Result, ServerId, Stamp};
+use forebay_model::{Error, ErrorKind, Job, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
 use forebay_wire::{Exchange, PeerStatus, Request};
@@ -47,8 +47,6 @@ struct Known {
     policy_set: Stamp,
     /// The policy of each server, as it reported.
     policies: HashMap<ServerId, String>,
-    /// The shares of this server per job, once the servers have agreed.
-    shares: Option<HashMap<JobId, f64>>,
     peer_clients: Vec<Seen>,
 }
 
@@ -75,7 +73,6 @@ impl Gossip {
             arriving: HashMap::new(),
             policy_set,
             policies: HashMap::new(),
-            shares: None,
             peer_clients: peer_clients.all().iter().map(|_| Seen::default()).collect(),
         };
         Gossip {
@@ -84,11 +81,6 @@ impl Gossip {
             hurry: watch::Sender::new(Stamp(0)),
             lambda,
         }
-    }
-
-    /// The shares of this server per job, if the servers have agreed.
-    pub(crate) fn shares(&self) -> Option<HashMap<JobId, f64>> {
-        self.lock().shares.clone()
     }
 
     /// When the current policy was set.
@@ -251,7 +243,7 @@ impl Service {
             ),
         };
         self.turns.assign(shares.as_deref().unwrap_or_default());
-        self.gossip.lock().shares = shares.map(|shares| shares.into_iter().collect());
+        self.jobs.agree(shares.map(|shares| shares.into_iter().collect()));
     }
 
     /// The messages that send this server's jobs to another server.
@@ -298,7 +290,7 @@ pub(crate) async fn reckon(service: Arc<Service>) {
 
 /// Sends the job table to another server every λ, until this server stops.
 pub(crate) async fn converse(service: Arc<Service>, index: usize) {
-    let peer_client = service.peer_clients.all()[index].clone();
+    let peer_client = service.peers.clients.all()[index].clone();
     let mut beat = interval(service.gossip.lambda);
     let mut hurry = service.gossip.hurry.subscribe();
     let mut stopping = service.life.stopping();

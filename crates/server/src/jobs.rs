@@ -10,7 +10,7 @@ use crate::log_limit::{LogLimit, about_peer};
 use crate::turns::{Entry, Turn, Turns};
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp, Uid};
 use forebay_policy::Cost;
-use forebay_policy::share::{Caller, Doubt, Trust};
+use forebay_policy::share::{Caller, Doubt, Trust, shares};
 use forebay_wire::{JobState, JobStatus};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -30,6 +30,8 @@ const PLACES: usize = 16;
 /// All recently seen jobs. When the table is full, the job that has been gone for longest is evicted.
 pub(crate) struct Jobs {
     shared: Arc<Shared>,
+    /// The shares of this server per job, once the servers have agreed.
+    agreed: Mutex<Option<HashMap<JobId, f64>>>,
     limit: usize,
     trust: Trust,
     log: Arc<LogLimit>,
@@ -82,7 +84,13 @@ pub(crate) struct Membership {
 
 impl Jobs {
     pub(crate) fn new(limit: usize, trust: Trust, turns: Arc<Turns>, log: Arc<LogLimit>) -> Jobs {
-        Jobs { shared: Arc::new(Shared { table: Mutex::default(), turns }), limit, trust, log }
+        Jobs {
+            shared: Arc::new(Shared { table: Mutex::default(), turns }),
+            agreed: Mutex::default(),
+            limit,
+            trust,
+            log,
+        }
     }
 
     /// Counts a new connection of a job, as far as the server trusts its claim.
@@ -170,6 +178,40 @@ impl Jobs {
         let table = self.shared.lock();
         let active = table.values().filter(|counts| counts.is_active(now, within));
         active.map(|counts| counts.described().job.clone()).collect()
+    }
+
+    /// The share of this server that every job is due now.
+    pub(crate) fn due(&self, now: Stamp) -> HashMap<JobId, f64> {
+        if let Some(agreed) = &*self.lock_agreed() {
+            return agreed.clone();
+        }
+        let policy = self.shared.turns.policy();
+        if policy.is_fifo() {
+            return HashMap::new();
+        }
+        let jobs = self.active(now, LATELY);
+        let parts = shares(&policy, &jobs);
+        jobs.iter().zip(parts).map(|(job, share)| (job.id(), share)).collect()
+    }
+
+    /// The servers have agreed on the shares of this one, or agree no longer.
+    pub(crate) fn agree(&self, shares: Option<HashMap<JobId, f64>>) {
+        *self.lock_agreed() = shares;
+    }
+
+    fn lock_agreed(&self) -> MutexGuard<'_, Option<HashMap<JobId, f64>>> {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A job's share of a resource for which these jobs wait, including itself.
+    pub(crate) fn due_among(&self, job: JobId, waiting: &[JobId]) -> f64 {
+        let policy = self.shared.turns.policy();
+        let jobs = self.some(waiting);
+        if policy.is_fifo() {
+            return 1.0;
+        }
+        let parts = shares(&policy, &jobs);
+        jobs.iter().zip(parts).find(|(one, _)| one.id() == job).map_or(0.0, |(_, share)| share)
     }
 
     /// Called once a second.

@@ -158,6 +158,21 @@ impl Keys {
         Ok(attached)
     }
 
+    /// Merges the keys of another server and closes connections whose keys were revoked there. Blocks.
+    pub(crate) fn join(&self, keys: &[UserKey], sessions: &Sessions) -> Result<()> {
+        self.merge(keys)?;
+        self.end_spent(sessions);
+        Ok(())
+    }
+
+    /// Closes connections whose keys are no longer valid. Blocks.
+    pub(crate) fn end_spent(&self, sessions: &Sessions) {
+        let ended = self.end(sessions);
+        if ended > 0 {
+            tracing::info!(ended, "closed connections whose keys were revoked or have expired");
+        }
+    }
+
     /// Closes the connections and sessions of invalid keys, and returns the number of connections. Requests in progress
     /// finish; other requests of these connections change nothing.
     pub(crate) fn end(&self, sessions: &Sessions) -> usize {

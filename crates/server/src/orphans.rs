@@ -5,6 +5,7 @@
 
 use crate::opens::{Hold, Opens};
 use forebay_model::FileId;
+use forebay_store::Store;
 use forebay_wire::Token;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +42,13 @@ impl OrphanGrace {
                 drop(held);
                 opens.orphaned(file);
             }
+        }
+    }
+
+    /// Passes files that lost their last name on to be reaped.
+    pub(crate) fn take_orphaned(&self, store: &Store, opens: &Arc<Opens>) {
+        for file in store.names().take_orphaned() {
+            self.orphaned(opens, file);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::accept_limiter::{AcceptLimiter, Origin, Place};
 use crate::backing::FRESH;
-use crate::cluster::JoinState;
+use crate::cluster::{JoinState, PeerLinks};
 use crate::config::{Config, Medium};
 use crate::drain::{self, DrainEngine};
 use crate::error_limit::ErrorLimit;
@@ -338,12 +338,25 @@ async fn serve(
 
 /// Starts the tasks that communicate with other servers.
 fn connect(service: &Arc<Service>) {
-    let peer_clients = service.peer_clients.all();
+    let peer_clients = service.peers.clients.all();
+    let links = Arc::new(PeerLinks {
+        own: service.config.server,
+        members: service.members.clone(),
+        store: service.store.clone(),
+        join_state: service.join_state.clone(),
+        key: service.key.clone(),
+        keys: service.keys.clone(),
+        sessions: service.sessions.clone(),
+        gossip: service.gossip.clone(),
+        life: service.life.clone(),
+        transport: service.config.transport,
+        patience: service.config.times.peer,
+    });
     if !peer_clients.is_empty() {
         tokio::spawn(gossip::reckon(service.clone()));
     }
     for (index, peer_client) in peer_clients.iter().enumerate() {
-        tokio::spawn(cluster::keep(service.clone(), peer_client.clone()));
+        tokio::spawn(cluster::keep(links.clone(), peer_client.clone()));
         tokio::spawn(gossip::converse(service.clone(), index));
         if let Some(server) = peer_client.member() {
             tokio::spawn(cluster::beat(service.clone(), server));
@@ -483,7 +496,7 @@ async fn follow_root(service: Arc<Service>) {
 async fn end_expired(service: Arc<Service>) {
     let mut stopping = service.life.stopping();
     while rested(&mut stopping, Duration::from_millis(500)).await {
-        tokio::task::block_in_place(|| service.end_spent());
+        tokio::task::block_in_place(|| service.keys.end_spent(&service.sessions));
     }
 }
 

@@ -1,8 +1,7 @@
 //! State that all connections of a server share; connects the policy, the store and the back end.
 
-use crate::answers::AnswerRoom;
 use crate::backing::{Backing, ReadCache};
-use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, StripedFiles};
+use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, Peers, StripedFiles};
 use crate::config::{Config, Medium};
 use crate::connection_epoch::ConnectionEpochs;
 use crate::direct::DirectIo;
@@ -57,9 +56,9 @@ pub(crate) struct Service {
     /// Which servers hold which files.
     pub(crate) homes: Arc<FileHomes>,
     pub(crate) turns: Arc<Turns>,
-    pub(crate) gossip: Gossip,
+    pub(crate) gossip: Arc<Gossip>,
     pub(crate) policy_store: PolicyStore,
-    pub(crate) peer_clients: PeerClients,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) join_state: Arc<JoinState>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) striped: Arc<StripedFiles>,
@@ -72,7 +71,7 @@ pub(crate) struct Service {
     pub(crate) tasks: Semaphore,
     /// Weak reference to this service, for tasks that outlive a call.
     me: OnceLock<Weak<Service>>,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) tokens: Arc<OpenTokens>,
     pub(crate) shm_queues: ShmQueues,
     pub(crate) warmth: Warmth,
@@ -89,14 +88,14 @@ pub(crate) struct Service {
     pub(crate) syncs: Semaphore,
     pub(crate) appends: Semaphore,
     /// The service's own key. A client that holds it acts as the owner and for other users.
-    pub(crate) key: KeyHolder,
+    pub(crate) key: Arc<KeyHolder>,
     pub(crate) keys: Arc<Keys>,
     /// The secret that seals tokens.
     pub(crate) seal: Key,
     pub(crate) privileges: Privileges,
     /// How long it took to open the store.
     pub(crate) opening: Duration,
-    pub(crate) life: Lifecycle,
+    pub(crate) life: Arc<Lifecycle>,
     /// When the server started, by the store's clock.
     pub(crate) began: Stamp,
 }
@@ -134,7 +133,7 @@ impl Service {
         let users = each("open files", "user_opens", limits.user_opens);
         let opens = Opens::new(limits.opens, users, Box::new(orphan_reaper));
         let peer_clients = PeerClients::new(config.server, &list, &config.peers);
-        let key = key::open_or_create(&config.key_path())?;
+        let key = Arc::new(key::open_or_create(&config.key_path())?);
         let keys = Arc::new(Keys::open(config.keys_path(), owner)?);
         let grace = OrphanGrace::begin(&opens, store.names().orphans()?, store.names().first_id());
         let tokens = Arc::new(OpenTokens::begin(store.take_keys()));
@@ -144,6 +143,8 @@ impl Service {
         let users = each("requests that wait for their turn", "user_waiting", limits.user_waiting);
         let turns = Turns::new(rules(&config, policy, users, &key::random()?));
         let targets = backing.as_ref().map_or(0, |backing| backing.ask(|backend| backend.targets().len()));
+        let gossip = Arc::new(Gossip::new(&config, &peer_clients, set));
+        let peers = Arc::new(Peers::new(config.server, peer_clients, members.clone(), config.times.peer));
         let mut service = Service {
             drain: None,
             direct: DirectIo::new(config.route, targets)?,
@@ -158,9 +159,9 @@ impl Service {
                 join_state.clone(),
             )),
             members,
-            gossip: Gossip::new(&config, &peer_clients, set),
+            gossip,
             policy_store,
-            peer_clients,
+            peers,
             join_state,
             leases,
             striped,
@@ -169,12 +170,12 @@ impl Service {
             mappings: Mappings::open(limits.user_mappings, owner)?,
             tasks: Semaphore::new(cluster::TASKS),
             me: OnceLock::new(),
-            sessions: Sessions::new(
+            sessions: Arc::new(Sessions::new(
                 limits.sessions,
                 each("sessions", "user_sessions", limits.user_sessions),
                 limits.session_opens,
                 tokens.clone(),
-            ),
+            )),
             tokens,
             shm_queues: ShmQueues::default(),
             warmth: Warmth::default(),
@@ -190,7 +191,7 @@ impl Service {
             syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
             privileges: Privileges::new(owner, config.owner_only),
-            life: Lifecycle::begin(alone),
+            life: Arc::new(Lifecycle::begin(alone)),
             opening,
             began: store.data().now(),
             store,
@@ -216,12 +217,6 @@ impl Service {
     /// An `Arc` of this service; `None` while it is dropped.
     pub(crate) fn me(&self) -> Option<Arc<Service>> {
         self.me.get().and_then(Weak::upgrade)
-    }
-
-    /// The budget for unsent answers on a new connection of this user.
-    pub(crate) fn answer_room(&self, uid: Uid) -> AnswerRoom {
-        let most = usize::try_from(self.config.limits.connection_answers.0).unwrap_or(usize::MAX);
-        AnswerRoom::new(most, self.users.answers.of(uid), self.config.times.answer)
     }
 }
 

@@ -38,7 +38,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["connection_epoch", "keys", "opens", "orphans", "session", "tokens"]),
     (
         "peers",
-        &["cluster/homes", "cluster/leases", "cluster/membership", "cluster/peers", "file_homes", "gossip"],
+        &[
+            "cluster/homes",
+            "cluster/leases",
+            "cluster/membership",
+            "cluster/peers",
+            "cluster/requests",
+            "file_homes",
+            "gossip",
+        ],
     ),
     ("striped", &["cluster/rebuild", "cluster/reshape", "cluster/striped"]),
     ("writers", &["direct/range_locks", "direct/unsynced", "drain/leases"]),

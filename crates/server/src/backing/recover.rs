@@ -33,7 +33,7 @@ impl Service {
     pub(crate) async fn recover_from_backing(self: &Arc<Service>, file: FileId) -> Result<()> {
         for (server, incarnation) in self.to_recover(file)? {
             let size = self.homes.extent(file)?.least.max(self.homes.held(file)?.size);
-            self.ask(server, PeerRequest::Anew { file, size: Some(size) }).await?;
+            self.peers.ask(server, PeerRequest::Anew { file, size: Some(size) }).await?;
             self.store.names().note_incarnation(file, server, incarnation)?;
         }
         Ok(())

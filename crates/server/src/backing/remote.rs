@@ -31,7 +31,7 @@ impl Service {
         if authority == self.config.server {
             return self.backing_place(file);
         }
-        match self.ask(authority, PeerRequest::Backing { file }).await? {
+        match self.peers.ask(authority, PeerRequest::Backing { file }).await? {
             PeerReply::Backing { place } => Ok(place),
             other => Err(nonsense(&other)),
         }

@@ -54,7 +54,7 @@ impl Service {
         let others = layout.servers.iter().copied().filter(|server| *server != own);
         let request = |server| PeerRequest::Fetch { file, place: place.clone(), spans: parts(server), turn };
         let list = others.map(|server| (server, request(server))).collect();
-        let replies = self.request_all(list).await;
+        let replies = self.peers.request_all(list).await;
         let mut staged = tokio::task::block_in_place(|| self.fetch_here(file, &place, &parts(own), turn))?;
         for answer in replies {
             match answer? {

@@ -36,11 +36,6 @@ impl Service {
         })
     }
 
-    /// Handles the answer of another server to this server's introduction.
-    pub(crate) fn has_met(&self, met: &Met) -> Result<()> {
-        self.join_state.has_met(&self.store, &self.members.members(), met)
-    }
-
     /// The store of another server is lost: it may come with a new one.
     pub(crate) fn replace_server(&self, caller: &Caller, server: ServerId) -> Answer {
         caller.demand("replace a server of this service")?;
@@ -64,13 +59,13 @@ impl Service {
                 Ok(PeerReply::Alive { life: self.began.0 + lapses })
             }
             PeerRequest::Keys { keys } => {
-                tokio::task::block_in_place(|| self.join_keys(keys))?;
+                tokio::task::block_in_place(|| self.keys.join(keys, &self.sessions))?;
                 Ok(PeerReply::Keys { keys: self.keys.all() })
             }
             PeerRequest::Names { ask } => {
                 self.homes.demand_joined()?;
                 let told = self.store.names().answer(from, &NameRequest::decode(ask)?);
-                self.take_orphaned();
+                self.grace.take_orphaned(&self.store, &self.opens);
                 Ok(PeerReply::Names { told: told?.encode() })
             }
             // These wait for other servers, or for writes to the back end.

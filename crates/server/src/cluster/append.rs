@@ -153,7 +153,7 @@ impl Service {
         let lost_below = self.homes.lost_below(file, server)?;
         self.homes.note_extent(file, |extent| extent.size_pending = true)?;
         let put = PeerRequest::Put { file, uid, job, offset, lost_below, bytes: bytes.to_vec() };
-        self.ask(server, put).await.map(drop)
+        self.peers.ask(server, put).await.map(drop)
     }
 
     /// Writes into the store of this server.

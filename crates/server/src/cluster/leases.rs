@@ -119,7 +119,7 @@ impl Service {
         let mut unanswered = None;
         loop {
             let patience = self.config.times.lease.min(self.config.times.peer);
-            match self.request_within(server, ask.clone(), patience).await {
+            match self.peers.request_within(server, ask.clone(), patience).await {
                 Ok(PeerReply::Names { told }) if matches!(NameReply::decode(&told), Ok(NameReply::Done)) => {
                     return;
                 }
@@ -142,7 +142,7 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
     let mut stopping = service.life.stopping();
     loop {
         let sent = Instant::now();
-        let request = service.request_within(server, PeerRequest::Beat, service.config.times.lease);
+        let request = service.peers.request_within(server, PeerRequest::Beat, service.config.times.lease);
         let answer = tokio::select! {
             answer = request => answer,
             () = stopped(&mut stopping) => return,
@@ -158,7 +158,7 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
             }
             Ok(other) => tracing::warn!(%server, ?other, "unexpected answer to a heartbeat"),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
-                if let Ok(client) = service.peer_clients.to(server) {
+                if let Ok(client) = service.peers.clients.to(server) {
                     client.disconnect();
                 }
             }

@@ -4,6 +4,7 @@
 //! homes        which servers hold names: that never changes
 //! membership   the other servers and their stores; whether this server may serve
 //! peers        a connection to each other server, many requests at once
+//! requests     requests to them
 //! leases       how long copies of other servers' directories count, in both directions
 //! outcome      why a request could not be served at once
 //! transaction  what is done about that, so that it can be retried
@@ -37,6 +38,7 @@ mod membership;
 mod outcome;
 mod peers;
 mod rebuild;
+mod requests;
 mod reshape;
 mod striped;
 mod tidy;
@@ -50,7 +52,8 @@ pub(crate) use lost::LossReport;
 pub(crate) use membership::JoinState;
 pub use membership::forgive;
 pub(crate) use outcome::{Blocked, Outcome, RetryContext};
-pub(crate) use peers::{PeerClient, PeerClients, keep, nonsense};
+pub(crate) use peers::{PeerClient, PeerClients, PeerLinks, keep, nonsense};
+pub(crate) use requests::Peers;
 pub(crate) use striped::StripedFiles;
 pub(crate) use tidy::{settle_first, work};
 pub(crate) use transaction::{Undone, and, resolve};

@@ -3,11 +3,18 @@
 //! **Invariant**: a request is answered, or fails within its timeout with an error that names the server. While a
 //! server has been unreachable for longer than the timeout, requests to it fail at once.
 
+use super::JoinState;
+use crate::config::TransportSettings;
 use crate::connector::{PeerConnection, connect_peer};
 use crate::framing::{gone, message};
-use crate::lifecycle::stopped;
-use crate::service::Service;
+use crate::gossip::Gossip;
+use crate::key::KeyHolder;
+use crate::keys::Keys;
+use crate::lifecycle::{Lifecycle, stopped};
+use crate::members::Membership;
+use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
+use forebay_store::Store;
 use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -192,14 +199,41 @@ impl PeerClient {
     }
 }
 
+/// What a connection to another server needs: the servers introduce themselves and compare the keys of users.
+pub(crate) struct PeerLinks {
+    pub(crate) own: ServerId,
+    pub(crate) members: Arc<dyn Membership>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) join_state: Arc<JoinState>,
+    pub(crate) key: Arc<KeyHolder>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) gossip: Arc<Gossip>,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) transport: TransportSettings,
+    /// Timeout of the handshake.
+    pub(crate) patience: Duration,
+}
+
+impl PeerLinks {
+    fn introduction(&self) -> Meeting {
+        Meeting {
+            server: self.own,
+            incarnation: self.store.incarnation(),
+            joined: self.join_state.has_joined(),
+            members: (*self.members.members()).clone(),
+        }
+    }
+}
+
 /// Keeps a connection up for as long as the server runs.
-pub(crate) async fn keep(service: Arc<Service>, client: Arc<PeerClient>) {
+pub(crate) async fn keep(links: Arc<PeerLinks>, client: Arc<PeerClient>) {
     let queue = client.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(mut queue) = queue else { return };
-    let mut stopping = service.life.stopping();
+    let mut stopping = links.life.stopping();
     loop {
         tokio::select! {
-            error = run_connection(&service, &client, &mut queue) => client.down(error),
+            error = run_connection(&links, &client, &mut queue) => client.down(error),
             () = stopped(&mut stopping) => return,
         }
         tokio::select! {
@@ -212,21 +246,19 @@ pub(crate) async fn keep(service: Arc<Service>, client: Arc<PeerClient>) {
 
 /// One connection; returns the error that ended it.
 async fn run_connection(
-    service: &Arc<Service>,
+    links: &PeerLinks,
     client: &PeerClient,
     queue: &mut mpsc::Receiver<PendingCall>,
 ) -> Error {
-    let patience = service.config.times.peer;
+    let patience = links.patience;
     let begin = async {
-        let config = &service.config;
-        let key = &service.key.key;
         let mut connection =
-            connect_peer(&client.address, key, config.transport, config.server, patience).await?;
-        check_number(service, client, connection.server)?;
+            connect_peer(&client.address, &links.key.key, links.transport, links.own, patience).await?;
+        check_number(links, client, connection.server)?;
         if client.expected.is_some() {
-            let met = record_meeting(service, &mut connection).await?;
-            service.has_met(&met)?;
-            if let Err(error) = compare_keys(service, &mut connection).await {
+            let met = record_meeting(links, &mut connection).await?;
+            links.join_state.has_met(&links.store, &links.members.members(), &met)?;
+            if let Err(error) = compare_keys(links, &mut connection).await {
                 tracing::warn!(%error, "cannot exchange the keys of users with another server");
             }
         }
@@ -234,32 +266,32 @@ async fn run_connection(
     };
     match timeout(patience, begin).await {
         Ok(Ok(connection)) => {
-            service.gossip.admit(connection.server);
+            links.gossip.admit(connection.server);
             client.up(connection.server);
             match exchange(client, connection, queue).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             }
         }
-        Ok(Err(error)) => meeting_failed(service, client, error),
+        Ok(Err(error)) => meeting_failed(links, client, error),
         Err(_) => {
             let error = Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}"));
-            meeting_failed(service, client, error)
+            meeting_failed(links, client, error)
         }
     }
 }
 
 /// Records the error, for the status of this server.
-fn meeting_failed(service: &Service, client: &PeerClient, error: Error) -> Error {
+fn meeting_failed(links: &PeerLinks, client: &PeerClient, error: Error) -> Error {
     if let Some(server) = client.expected {
-        service.join_state.meeting_failed(server, &error);
+        links.join_state.meeting_failed(server, &error);
     }
     error
 }
 
 /// Refuses a server whose number differs from the list, or is this server's own.
-fn check_number(service: &Service, client: &PeerClient, server: ServerId) -> Result<()> {
-    let (own, address) = (service.config.server, &client.address);
+fn check_number(links: &PeerLinks, client: &PeerClient, server: ServerId) -> Result<()> {
+    let (own, address) = (links.own, &client.address);
     let text = match client.expected {
         Some(expected) if server != expected => {
             format!("{address} calls itself server {server}, not {expected}: correct the list of servers")
@@ -272,17 +304,17 @@ fn check_number(service: &Service, client: &PeerClient, server: ServerId) -> Res
     Err(Error::new(ErrorKind::Invalid, text))
 }
 
-async fn record_meeting(service: &Service, connection: &mut PeerConnection) -> Result<Met> {
-    match request_first(connection, PeerRequest::Meet(service.introduction())).await? {
+async fn record_meeting(links: &PeerLinks, connection: &mut PeerConnection) -> Result<Met> {
+    match request_first(connection, PeerRequest::Meet(links.introduction())).await? {
         PeerReply::Met(met) => Ok(met),
         other => Err(nonsense(&other)),
     }
 }
 
 /// Exchanges keys that were granted or revoked while the two servers were not connected.
-async fn compare_keys(service: &Service, connection: &mut PeerConnection) -> Result<()> {
-    match request_first(connection, PeerRequest::Keys { keys: service.keys.all() }).await? {
-        PeerReply::Keys { keys } => tokio::task::block_in_place(|| service.join_keys(&keys)),
+async fn compare_keys(links: &PeerLinks, connection: &mut PeerConnection) -> Result<()> {
+    match request_first(connection, PeerRequest::Keys { keys: links.keys.all() }).await? {
+        PeerReply::Keys { keys } => tokio::task::block_in_place(|| links.keys.join(&keys, &links.sessions)),
         other => Err(nonsense(&other)),
     }
 }
@@ -353,33 +385,4 @@ pub(crate) fn nonsense(reply: &dyn std::fmt::Debug) -> Error {
         ErrorKind::Protocol,
         format!("another server answered something else than was asked: {reply:?}"),
     )
-}
-
-impl Service {
-    fn introduction(&self) -> Meeting {
-        Meeting {
-            server: self.config.server,
-            incarnation: self.store.incarnation(),
-            joined: self.join_state.has_joined(),
-            members: (*self.members.members()).clone(),
-        }
-    }
-
-    /// Sends a request to a member.
-    pub(crate) async fn ask(&self, server: ServerId, request: PeerRequest) -> Result<PeerReply> {
-        self.request_within(server, request, self.config.times.peer).await
-    }
-
-    /// Sends a request to a member, with this timeout.
-    pub(crate) async fn request_within(
-        &self,
-        server: ServerId,
-        request: PeerRequest,
-        patience: Duration,
-    ) -> Result<PeerReply> {
-        match self.peer_clients.to(server)?.ask(Request::Peer(Box::new(request)), patience).await? {
-            Reply::Peer(reply) => Ok(*reply),
-            other => Err(nonsense(&other)),
-        }
-    }
 }

@@ -25,7 +25,7 @@ impl Service {
             let lost_below = self.homes.lost_below(file, server)?;
             list.push((server, PeerRequest::Reshape { file, serial, change, lost_below }));
         }
-        let prepared: Result<Vec<PeerReply>> = self.request_all(list).await.into_iter().collect();
+        let prepared: Result<Vec<PeerReply>> = self.peers.request_all(list).await.into_iter().collect();
         if let Err(error) = prepared {
             drop(opening);
             self.end_reshape(file, serial).await;
@@ -51,7 +51,7 @@ impl Service {
     pub(crate) async fn notify_reshaped(self: &Arc<Service>, file: FileId) -> Result<()> {
         let Some((serial, left)) = self.store.reshapes().untold(file)? else { return Ok(()) };
         let ask = |&server| (server, PeerRequest::Reshaped { file, serial, done: true });
-        let answers = self.request_all(left.iter().map(ask).collect()).await;
+        let answers = self.peers.request_all(left.iter().map(ask).collect()).await;
         let mut failed = Ok(());
         for (server, answer) in left.into_iter().zip(answers) {
             match answer {
@@ -66,7 +66,7 @@ impl Service {
     pub(crate) async fn learn_reshape(&self, file: FileId) -> Result<()> {
         let Some(serial) = self.store.reshapes().pending(file) else { return Ok(()) };
         let authority = self.members.members().authority(file);
-        match self.ask(authority, PeerRequest::Fate { file, serial }).await? {
+        match self.peers.ask(authority, PeerRequest::Fate { file, serial }).await? {
             PeerReply::Fate { done: Some(done) } => {
                 let verdict = if done { Verdict::Done } else { Verdict::Undone };
                 let finish = || self.store.reshapes().finish(self.store.data(), file, serial, verdict);

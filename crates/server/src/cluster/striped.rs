@@ -108,7 +108,7 @@ impl Service {
     /// Sends a request to all other holders of a file; all have to answer.
     pub(crate) async fn notify_holders(self: &Arc<Service>, file: FileId, what: &PeerRequest) -> Result<()> {
         let list = self.homes.holders(file)?.into_iter().map(|server| (server, what.clone())).collect();
-        for answer in self.request_all(list).await {
+        for answer in self.peers.request_all(list).await {
             answer?;
         }
         Ok(())
@@ -131,7 +131,9 @@ impl Service {
         let writers = *self.homes.extent_lock(file);
         let ask = |server| (server, PeerRequest::Facts { file, closed: true });
         let mut total = Held::default();
-        for answer in self.request_all(self.homes.others_of(&layout).into_iter().map(ask).collect()).await {
+        for answer in
+            self.peers.request_all(self.homes.others_of(&layout).into_iter().map(ask).collect()).await
+        {
             match answer? {
                 PeerReply::Facts(held) => total = and(total, held),
                 other => return Err(nonsense(&other)),

@@ -227,7 +227,7 @@ impl Service {
             // From now on no server gets a copy, and existing copies are recalled.
             let mut withdrawal = self.store.names().withdraw(dir);
             let mut recalls = JoinSet::new();
-            for server in self.others() {
+            for server in self.peers.others() {
                 recalls.spawn(self.clone().recall(server, dir));
             }
             while recalls.join_next().await.is_some() {}
@@ -261,7 +261,7 @@ impl Service {
     pub(super) async fn put(self: &Arc<Service>, question: Question) -> Result<Heard> {
         let reply = self.request_names(question.server, question.ask.clone()).await?;
         let outcome = self.store.names().hear(question, reply)?;
-        self.take_orphaned();
+        self.grace.take_orphaned(&self.store, &self.opens);
         Ok(outcome)
     }
 
@@ -284,7 +284,7 @@ impl Service {
                 },
                 Next::Obstacle(obstacle) => self.clear(obstacle, &mut retry_state).await?,
                 Next::Done(result, notify) => {
-                    self.take_orphaned();
+                    self.grace.take_orphaned(&self.store, &self.opens);
                     let service = self.clone();
                     tokio::spawn(async move { service.announce_end(notify).await });
                     return Ok(result?);
@@ -322,7 +322,7 @@ impl Service {
         }
         let times = self.config.times;
         let request = PeerRequest::Names { ask: ask.encode() };
-        decode_names(self.request_within(server, request, times.peer + times.lease).await?)
+        decode_names(self.peers.request_within(server, request, times.peer + times.lease).await?)
     }
 
     /// Has another server run a transaction.
@@ -335,7 +335,7 @@ impl Service {
         let request = Request::Peer(Box::new(PeerRequest::Carry { ask: ask.encode() }));
         // Longer than the other server's own timeout, so that it can report the failure.
         let patience = (times.peer + times.lease) * 2;
-        match self.peer_clients.to(server)?.request_once(&request, patience).await {
+        match self.peers.clients.to(server)?.request_once(&request, patience).await {
             Some(Ok(Reply::Peer(reply))) => Ok(decode_names(*reply)),
             Some(Ok(other)) => Ok(Err(nonsense(&other))),
             Some(Err(error)) => Ok(Err(error)),
@@ -373,26 +373,15 @@ impl Service {
                 }
             }
         }
-        self.take_orphaned();
-    }
-
-    /// Passes files that lost their last name on to be reaped.
-    pub(crate) fn take_orphaned(&self) {
-        for file in self.store.names().take_orphaned() {
-            self.grace.orphaned(&self.opens, file);
-        }
-    }
-
-    /// All other servers.
-    pub(crate) fn others(&self) -> Vec<ServerId> {
-        self.members.members().servers().filter(|&server| server != self.config.server).collect()
+        self.grace.take_orphaned(&self.store, &self.opens);
     }
 
     /// The counts of all servers for a directory; a server that is unreachable or has lost its store is left out.
     async fn shares(self: &Arc<Service>, dir: FileId, own: Share) -> Result<Share> {
         let mut total = own;
-        let list = self.others().into_iter().map(|server| (server, PeerRequest::Share { dir })).collect();
-        for answer in self.request_all(list).await {
+        let list =
+            self.peers.others().into_iter().map(|server| (server, PeerRequest::Share { dir })).collect();
+        for answer in self.peers.request_all(list).await {
             match answer {
                 Ok(PeerReply::Share { subdirs, touched }) => total = total.and(Share { subdirs, touched }),
                 Ok(other) => return Err(nonsense(&other)),
@@ -410,27 +399,6 @@ impl Service {
         Ok(total)
     }
 
-    /// Sends requests to several other servers at the same time; the replies are in the order of the requests.
-    pub(crate) async fn request_all(
-        self: &Arc<Service>,
-        list: Vec<(ServerId, PeerRequest)>,
-    ) -> Vec<Result<PeerReply>> {
-        let mut tasks = JoinSet::new();
-        let count = list.len();
-        for (index, (server, request)) in list.into_iter().enumerate() {
-            let service = self.clone();
-            tasks.spawn(async move { (index, service.ask(server, request).await) });
-        }
-        let lost = || Error::new(ErrorKind::Io, "a request to another server was lost");
-        let mut replies: Vec<Result<PeerReply>> = (0..count).map(|_| Err(lost())).collect();
-        while let Some(done) = tasks.join_next().await {
-            if let Ok((index, answer)) = done {
-                replies[index] = answer;
-            }
-        }
-        replies
-    }
-
     /// What these servers hold of a file altogether; this server may be among them.
     pub(super) async fn gather(self: &Arc<Service>, file: FileId, servers: &[ServerId]) -> Result<Held> {
         let mut total = Held::default();
@@ -439,7 +407,7 @@ impl Service {
         }
         let others = servers.iter().filter(|&&server| server != self.config.server);
         let list = others.map(|&server| (server, PeerRequest::Facts { file, closed: false })).collect();
-        for answer in self.request_all(list).await {
+        for answer in self.peers.request_all(list).await {
             match answer? {
                 PeerReply::Facts(held) => total = and(total, held),
                 other => return Err(nonsense(&other)),
@@ -484,7 +452,7 @@ impl Service {
             let mut retry_state = self.retry_state();
             loop {
                 let answer = self.store.names().answer(from, ask);
-                self.take_orphaned();
+                self.grace.take_orphaned(&self.store, &self.opens);
                 match answer {
                     Ok(reply) => return Ok(reply),
                     Err(Stopped::Obstacle(obstacle)) => self.clear(obstacle, &mut retry_state).await?,

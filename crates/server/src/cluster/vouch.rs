@@ -37,7 +37,7 @@ impl Service {
         let authority = self.members.members().authority(token.file);
         // Held before the request, so that the authority does not take the file for closed.
         let hold = Arc::new(self.opens.open(token.file, token.uid)?);
-        let vouched = match self.ask(authority, PeerRequest::Vouch { token: *token }).await? {
+        let vouched = match self.peers.ask(authority, PeerRequest::Vouch { token: *token }).await? {
             PeerReply::Vouched(vouched) => vouched,
             other => return Err(nonsense(&other)),
         };

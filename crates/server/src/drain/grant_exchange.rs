@@ -52,14 +52,14 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
         };
         last = Instant::now();
         if notice || notice_failed {
-            let sent = service.ask(server, PeerRequest::Granted).await;
+            let sent = service.peers.ask(server, PeerRequest::Granted).await;
             notice_failed = sent.is_err();
             if let Err(error) = sent {
                 tracing::debug!(%server, %error, "cannot notify a server of its grant; the notification is retried");
             }
         }
         let Some((heard, fill, wanted)) = statement else { continue };
-        match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
+        match service.peers.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
             Ok(PeerReply::Granted(granted)) => {
                 silent_since = None;
                 engine.notify_of_grants(|drain_queue| drain_queue.grants.handle_reply(server, &granted));

@@ -39,7 +39,7 @@ impl DrainEngine {
             (server, PeerRequest::Undrained { files: files.clone(), before, drain: true })
         };
         let list = holders.iter().map(question).collect();
-        let Ok(answers) = service.life.await_unless_it_ends(service.request_all(list)) else { return };
+        let Ok(answers) = service.life.await_unless_it_ends(service.peers.request_all(list)) else { return };
         let mut held: HashSet<FileId> = HashSet::new();
         let mut drain_queue = self.drain_queue();
         let Some(ticket) = drain_queue.tickets.get_mut(&id) else { return };

@@ -34,7 +34,7 @@ impl<'a> SpaceWait<'a> {
     /// Whether the free space is due to this writer's job.
     fn is_next(&self, service: &Service) -> bool {
         for (job, bytes) in service.store.data().taken_back() {
-            let share = service.due_among(job, &self.engine.space_queue.all());
+            let share = service.jobs.due_among(job, &self.engine.space_queue.all());
             self.engine.space_queue.reclaimed(job, bytes, share);
         }
         service.has_much_space() || self.engine.space_queue.is_next(self.job, self.begin, Instant::now())
@@ -51,7 +51,7 @@ impl<'a> SpaceWait<'a> {
 
     /// The writer got `bytes` of space.
     fn got(&self, service: &Service, bytes: u32) {
-        let share = service.due_among(self.job, &self.engine.space_queue.all());
+        let share = service.jobs.due_among(self.job, &self.engine.space_queue.all());
         self.engine.space_queue.got(self.job, bytes, share, Instant::now());
         self.engine.reset_stuck();
         // It is another job's turn.

@@ -75,7 +75,11 @@ impl Service {
             }
             // Without a pending truncation, bytes would be written beyond the end.
             self.learn_reshape(file).await?;
-            match self.ask(self.members.members().authority(file), PeerRequest::Bear { file, size }).await? {
+            match self
+                .peers
+                .ask(self.members.members().authority(file), PeerRequest::Bear { file, size })
+                .await?
+            {
                 PeerReply::BackingFile { backing_file } => Ok(backing_file),
                 other => Err(nonsense(&other)),
             }
@@ -213,7 +217,7 @@ impl Service {
             list.push((server, PeerRequest::Level { file, layout, place, size, lost_below }));
         }
         let mut others = Held::default();
-        for answer in self.request_all(list).await {
+        for answer in self.peers.request_all(list).await {
             match answer? {
                 PeerReply::Facts(held) => others = and(others, held),
                 other => return Err(nonsense(&other)),

@@ -460,7 +460,7 @@ impl DrainEngine {
         let notified = async {
             if !service.homes.is_authority(file) {
                 let authority = service.members.members().authority(file);
-                if let Err(error) = service.ask(authority, PeerRequest::Drained { file }).await {
+                if let Err(error) = service.peers.ask(authority, PeerRequest::Drained { file }).await {
                     tracing::debug!(%file, %error, "cannot notify the authority of a drained file; it polls later");
                 }
                 return Ok(Some(Extras::default()));

@@ -94,8 +94,9 @@ impl Service {
             let list = others.map(|server| (server, PeerRequest::Order { order: order.to_owned(), ask }));
             let list: Vec<_> = list.collect();
             let servers: Vec<ServerId> = list.iter().map(|(server, _)| *server).collect();
-            let answers =
-                tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.request_all(list)))?;
+            let answers = tokio::task::block_in_place(|| {
+                self.life.await_unless_it_ends(service.peers.request_all(list))
+            })?;
             for (server, answer) in servers.into_iter().zip(answers) {
                 answer.map_err(|error| error.within(format!("server {server} refused the drain order")))?;
             }

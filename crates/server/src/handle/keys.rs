@@ -26,7 +26,7 @@ impl Service {
             KeyCall::Revoke { id } => {
                 let key = tokio::task::block_in_place(|| self.keys.revoke(*id))?;
                 tracing::info!(uid = %caller.who.uid, key = %id, user = %key.user, "revoked a key");
-                tokio::task::block_in_place(|| self.end_spent());
+                tokio::task::block_in_place(|| self.keys.end_spent(&self.sessions));
                 let missing = self.spread_keys().await;
                 Ok(KeyReply::Revoked { key, missing })
             }
@@ -70,14 +70,14 @@ impl Service {
         // Concurrently, so that one server that does not answer does not delay the others.
         for server in self.members.members().servers().filter(|server| *server != own) {
             let me = me.clone();
-            let call = async move { me.ask(server, PeerRequest::Keys { keys: me.keys.all() }).await };
+            let call = async move { me.peers.ask(server, PeerRequest::Keys { keys: me.keys.all() }).await };
             calls.push((server, tokio::spawn(call)));
         }
         let mut missing = Vec::new();
         for (server, call) in calls {
             match call.await {
                 Ok(Ok(PeerReply::Keys { keys })) => {
-                    if tokio::task::block_in_place(|| self.join_keys(&keys)).is_err() {
+                    if tokio::task::block_in_place(|| self.keys.join(&keys, &self.sessions)).is_err() {
                         missing.push(server);
                     }
                 }
@@ -85,20 +85,5 @@ impl Service {
             }
         }
         missing
-    }
-
-    /// Merges the keys of another server and closes connections whose keys were revoked there. Blocks.
-    pub(crate) fn join_keys(&self, keys: &[UserKey]) -> Result<()> {
-        self.keys.merge(keys)?;
-        self.end_spent();
-        Ok(())
-    }
-
-    /// Closes connections whose keys are no longer valid. Blocks.
-    pub(crate) fn end_spent(&self) {
-        let ended = self.keys.end(&self.sessions);
-        if ended > 0 {
-            tracing::info!(ended, "closed connections whose keys were revoked or have expired");
-        }
     }
 }

@@ -55,7 +55,7 @@ impl Service {
             },
             damage,
             standing: self.join_state.standing(&self.members.members()),
-            jobs: self.jobs.status(store.data().now(), &self.due()),
+            jobs: self.jobs.status(store.data().now(), &self.jobs.due(store.data().now())),
             drain: self.drain.as_ref().map(|engine| engine.status(self, caller.only_own())),
             route: self.route_status(),
         }

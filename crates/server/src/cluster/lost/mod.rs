@@ -180,7 +180,7 @@ impl Service {
             return tokio::task::block_in_place(|| self.remains(server, &of));
         }
         let count = of.len();
-        match self.request_within(server, PeerRequest::Remains { of }, READING).await? {
+        match self.peers.request_within(server, PeerRequest::Remains { of }, READING).await? {
             PeerReply::Remains(answers) if answers.len() == count => Ok(answers),
             other => Err(nonsense(&other)),
         }
@@ -206,7 +206,7 @@ impl Service {
             return;
         }
         let questions: Vec<Remain> = elsewhere.iter().map(|(question, _)| question.clone()).collect();
-        for server in self.others() {
+        for server in self.peers.others() {
             let Ok(answers) = self.request_remains(server, questions.clone()).await else { continue };
             for ((_, suspect), answer) in elsewhere.iter_mut().zip(answers) {
                 if let Remains::Name(Some(name)) = answer {

@@ -39,7 +39,7 @@ impl Service {
 
     async fn rescue(self: &Arc<Service>, drop_dangling: bool) -> Result<Vec<String>> {
         // All servers have to be met with their current stores, or the losses of a former store are unknown.
-        for server in self.others() {
+        for server in self.peers.others() {
             self.request_remains(server, Vec::new()).await?;
         }
         let mut done = Vec::new();
