@@ -394,7 +394,7 @@ impl Connection {
         let service = &self.service;
         service.life.serving().await;
         service.homes.demand_joined()?;
-        service.learn_reshape(token.file).await?;
+        service.striped.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {
             Ok(hold) => return Ok(hold),
             Err(Blocked::Failed(error)) => return Err(error),

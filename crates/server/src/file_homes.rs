@@ -43,6 +43,11 @@ impl FileHomes {
         FileHomes { own, members, store, join_state, extent_lock, alone }
     }
 
+    /// The authority of a file.
+    pub(crate) fn authority(&self, file: FileId) -> ServerId {
+        self.members.members().authority(file)
+    }
+
     pub(crate) fn extent_lock(&self, file: FileId) -> MutexGuard<'_, u64> {
         self.extent_lock[(file.0 % LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }

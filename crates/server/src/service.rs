@@ -1,7 +1,9 @@
 //! State that all connections of a server share; connects the policy, the store and the back end.
 
 use crate::backing::{Backing, ReadCache};
-use crate::cluster::{self, JoinState, Leases, LossReport, PeerClients, Peers, StripedFiles};
+use crate::cluster::{
+    self, JoinState, Leases, LossReport, PeerClients, Peers, StripedFiles, StripedParts, StripedQueue,
+};
 use crate::config::{Config, Medium};
 use crate::connection_epoch::ConnectionEpochs;
 use crate::direct::DirectIo;
@@ -77,7 +79,7 @@ pub(crate) struct Service {
     pub(crate) warmth: Warmth,
     pub(crate) connection_epochs: Arc<ConnectionEpochs>,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) grace: OrphanGrace,
+    pub(crate) grace: Arc<OrphanGrace>,
     pub(crate) jobs: Jobs,
     pub(crate) history: History,
     /// Limits the rate of log lines about peers.
@@ -124,9 +126,9 @@ impl Service {
             let leases = leases.clone();
             store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
         }
-        let striped = Arc::new(StripedFiles::default());
+        let queue = Arc::new(StripedQueue::default());
         let orphan_reaper =
-            OrphanReaper { store: store.clone(), backing: backing.clone(), striped: striped.clone(), alone };
+            OrphanReaper { store: store.clone(), backing: backing.clone(), queue: queue.clone(), alone };
         let owner = Uid(rustix::process::geteuid().as_raw());
         store.data().bound_users(limits.user_space, owner);
         let each = |what, key, most| UserLimit::new(what, key, most, owner);
@@ -135,7 +137,7 @@ impl Service {
         let peer_clients = PeerClients::new(config.server, &list, &config.peers);
         let key = Arc::new(key::open_or_create(&config.key_path())?);
         let keys = Arc::new(Keys::open(config.keys_path(), owner)?);
-        let grace = OrphanGrace::begin(&opens, store.names().orphans()?, store.names().first_id());
+        let grace = Arc::new(OrphanGrace::begin(&opens, store.names().orphans()?, store.names().first_id()));
         let tokens = Arc::new(OpenTokens::begin(store.take_keys()));
         let log = Arc::new(LogLimit::new(limits.log_lines));
         let now = store.data().now();
@@ -145,6 +147,20 @@ impl Service {
         let targets = backing.as_ref().map_or(0, |backing| backing.ask(|backend| backend.targets().len()));
         let gossip = Arc::new(Gossip::new(&config, &peer_clients, set));
         let peers = Arc::new(Peers::new(config.server, peer_clients, members.clone(), config.times.peer));
+        let life = Arc::new(Lifecycle::begin(alone));
+        let homes = FileHomes::new(config.server, members.clone(), store.clone(), join_state.clone());
+        let homes = Arc::new(homes);
+        let parts = StripedParts {
+            own: config.server,
+            store: store.clone(),
+            homes: homes.clone(),
+            peers: peers.clone(),
+            opens: opens.clone(),
+            grace: grace.clone(),
+            life: life.clone(),
+            patience: config.times.peer / 4,
+        };
+        let striped = Arc::new(StripedFiles::new(queue, parts));
         let mut service = Service {
             drain: None,
             direct: DirectIo::new(config.route, targets)?,
@@ -152,12 +168,7 @@ impl Service {
             key,
             keys,
             backing,
-            homes: Arc::new(FileHomes::new(
-                config.server,
-                members.clone(),
-                store.clone(),
-                join_state.clone(),
-            )),
+            homes,
             members,
             gossip,
             policy_store,
@@ -191,7 +202,7 @@ impl Service {
             syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
             privileges: Privileges::new(owner, config.owner_only),
-            life: Arc::new(Lifecycle::begin(alone)),
+            life,
             opening,
             began: store.data().now(),
             store,
@@ -261,7 +272,7 @@ fn seal(store: &Store) -> Result<Key> {
 struct OrphanReaper {
     store: Arc<Store>,
     backing: Option<Arc<Backing>>,
-    striped: Arc<StripedFiles>,
+    queue: Arc<StripedQueue>,
     alone: bool,
 }
 
@@ -284,13 +295,13 @@ impl AfterLastClose for OrphanReaper {
             tracing::error!(%file, %error, "could not persist the size of a closed file; recovery does it at the next start");
         }
         if self.concerns_others(file, |extent| is_striped(extent) && extent.is_open()) {
-            self.striped.persist_size_later(file);
+            self.queue.persist_size_later(file);
         }
     }
 
     fn reap(&self, file: FileId) -> bool {
         if self.concerns_others(file, is_striped) {
-            self.striped.reap_later(file);
+            self.queue.reap_later(file);
             return false;
         }
         // The back end may be slow, so no lock is held during the call.

@@ -343,7 +343,7 @@ impl Service {
         let changed = found.version != record.version && found.kind == FileKind::File;
         let shared = changed && self.homes.is_shared(file);
         let _guard = match (shared, order) {
-            (true, Order::Free) => match self.await_order(file)? {
+            (true, Order::Free) => match self.striped.await_order(file)? {
                 // The order lock is held for long: the change is taken over later.
                 None => return Ok(()),
                 guard => guard,
@@ -382,7 +382,7 @@ impl Service {
         let (is_file, size) = (found.kind == FileKind::File, found.version.size);
         let mut taken = Ok(());
         if shared {
-            match held(&mut || Ok(()))?.then(|| self.renew_shared(file, size)) {
+            match held(&mut || Ok(()))?.then(|| self.striped.renew_shared(file, size)) {
                 None => return Ok(()),
                 Some(renewed) => taken = renewed,
             }

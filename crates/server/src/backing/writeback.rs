@@ -316,7 +316,7 @@ impl Service {
         if !self.is_local_part_written_back(file)? {
             return Ok(false);
         }
-        match self.held_by_others(file) {
+        match self.striped.held_by_others(file) {
             Ok(held) => Ok(held.buffered == 0),
             Err(error) => {
                 tracing::debug!(%file, %error, "cannot find out whether all of a file is in the back end");
@@ -345,7 +345,7 @@ impl Service {
         if !self.is_local_part_written_back(file)? {
             return Ok(false);
         }
-        let Ok(held) = self.held_by_others(file) else { return Ok(false) };
+        let Ok(held) = self.striped.held_by_others(file) else { return Ok(false) };
         let mut facts = self.noted_facts(file, &inode)?;
         facts.touched = facts.touched.max(held.touched);
         Ok(held.buffered == 0

@@ -220,7 +220,9 @@ impl Service {
             PeerRequest::Vanished { file, layout, ask } => {
                 self.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
             }
-            PeerRequest::Anew { file, size } => self.adopt_version(*file, *size).map(|()| PeerReply::Done),
+            PeerRequest::Anew { file, size } => {
+                self.striped.adopt_version(*file, *size).map(|()| PeerReply::Done)
+            }
             _ => self.answer_bytes(from, request),
         }
     }

@@ -63,9 +63,9 @@ impl Service {
                 let _pass = connection_epoch.pass()?;
                 if progress.done == 0 {
                     // Otherwise a truncation that a holder has not applied yet would cut off the appended bytes.
-                    self.notify_reshaped(file).await?;
+                    self.striped.notify_reshaped(file).await?;
                     self.recover_from_backing(file).await?;
-                    progress.offset = self.length(file).await?;
+                    progress.offset = self.striped.length(file).await?;
                 }
                 match self.append_missing(writer, layout, bytes, &mut progress).await {
                     Ok(()) => return Ok(progress.offset),

@@ -54,6 +54,6 @@ pub use membership::forgive;
 pub(crate) use outcome::{Blocked, Outcome, RetryContext};
 pub(crate) use peers::{PeerClient, PeerClients, PeerLinks, keep, nonsense};
 pub(crate) use requests::Peers;
-pub(crate) use striped::StripedFiles;
+pub(crate) use striped::{StripedFiles, StripedParts, StripedQueue, and};
 pub(crate) use tidy::{settle_first, work};
-pub(crate) use transaction::{Undone, and, resolve};
+pub(crate) use transaction::{Undone, resolve};

@@ -3,28 +3,27 @@
 //!
 //! **Invariant**: while only some holders have taken over a change, the inode says that the size is pending.
 
+use super::StripedFiles;
 use crate::file_homes::is_striped;
-use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_store::{Batch, Body, Extent, changed_here_too};
 use forebay_wire::{Held, PeerRequest};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
-impl Service {
+impl StripedFiles {
     /// The file's order lock; `None` if it is not available within a timeout. For threads that may block.
     pub(crate) fn await_order(&self, file: FileId) -> Result<Option<MutexGuard<'_, ()>>> {
-        let patience = self.config.times.peer / 4;
-        let order = async { timeout(patience, self.striped.order(file).lock()).await.ok() };
+        let patience = self.patience;
+        let order = async { timeout(patience, self.order(file).lock()).await.ok() };
         tokio::task::block_in_place(|| self.life.await_unless_it_ends(order))
     }
 
     /// Another program changed a striped file in the back end: all holders take over the change, or none does. Fails
     /// with *stale* if the file was changed in a buffer too. The caller holds the file's order lock.
     pub(crate) fn renew_shared(&self, file: FileId, size: u64) -> Result<()> {
-        let service = self.me().ok_or_else(|| Error::from(ErrorKind::Busy))?;
         let notify = |size: Option<u64>| {
-            self.life.await_unless_it_ends(service.notify_holders(file, &PeerRequest::Anew { file, size }))?
+            self.life.await_unless_it_ends(self.notify_holders(file, &PeerRequest::Anew { file, size }))?
         };
         tokio::task::block_in_place(|| {
             let holds = self.holds_some(file)?;
@@ -67,7 +66,7 @@ impl Service {
     /// Whether this server is one of the holders of a file of this authority.
     fn holds_some(&self, file: FileId) -> Result<bool> {
         let inode = self.store.names().inode(file)?;
-        Ok(matches!(inode.body, Body::File { layout, .. } if layout.servers.contains(&self.config.server)))
+        Ok(matches!(inode.body, Body::File { layout, .. } if layout.servers.contains(&self.own)))
     }
 
     /// Marks the size of a file as pending; returns its extent before, and the number of vouched write accesses.
@@ -102,10 +101,9 @@ impl Service {
                 return Err(Error::new(ErrorKind::Io, text));
             }
         }
-        let service = self.me().ok_or_else(|| Error::from(ErrorKind::Busy))?;
         let gathered = async {
-            service.notify_reshaped(file).await?;
-            service.gather(file, &holders).await
+            self.notify_reshaped(file).await?;
+            self.gather(file, &holders).await
         };
         let held = tokio::task::block_in_place(|| self.life.await_unless_it_ends(gathered))??;
         let touched = held.touched.max(extent.touched);

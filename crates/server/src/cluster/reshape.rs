@@ -3,21 +3,16 @@
 //! The authority has the other holders prepare, decides, and notifies them; see [`Reshapes`](forebay_store::Reshapes).
 //! Before it begins another change of a file, or queries what the others hold of it, all have applied the last one.
 
+use super::StripedFiles;
 use super::nonsense;
-use crate::service::Service;
 use forebay_model::{FileId, Reshape, Result, Stamp};
 use forebay_store::{Opening, Verdict};
 use forebay_wire::{PeerReply, PeerRequest};
-use std::sync::Arc;
 
-impl Service {
-    /// Has all other holders prepare a change of a file of this authority. The caller holds the file's order lock, and the others have applied the
-    /// last change.
-    pub(super) async fn prepare_reshape(
-        self: &Arc<Service>,
-        file: FileId,
-        change: Reshape,
-    ) -> Result<Opening> {
+impl StripedFiles {
+    /// Has all other holders prepare a change of a file of this authority. The caller holds the file's order lock, and the
+    /// others have applied the last change.
+    pub(crate) async fn prepare_reshape(&self, file: FileId, change: Reshape) -> Result<Opening> {
         let opening = self.store.reshapes().begin(file, self.store.data().now(), change)?;
         let serial = opening.serial();
         let mut list = Vec::new();
@@ -36,7 +31,7 @@ impl Service {
 
     /// Notifies all other holders of the outcome of a change. A holder that is not reached queries it before it uses
     /// the file.
-    pub(super) async fn end_reshape(self: &Arc<Service>, file: FileId, serial: Stamp) {
+    pub(crate) async fn end_reshape(&self, file: FileId, serial: Stamp) {
         let notified = match self.store.reshapes().untold(file) {
             Ok(Some((decided, _))) if decided == serial => self.notify_reshaped(file).await,
             Ok(_) => self.notify_holders(file, &PeerRequest::Reshaped { file, serial, done: false }).await,
@@ -48,7 +43,7 @@ impl Service {
     }
 
     /// Notifies holders that do not know it yet that the last change of a file was made.
-    pub(crate) async fn notify_reshaped(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(crate) async fn notify_reshaped(&self, file: FileId) -> Result<()> {
         let Some((serial, left)) = self.store.reshapes().untold(file)? else { return Ok(()) };
         let ask = |&server| (server, PeerRequest::Reshaped { file, serial, done: true });
         let answers = self.peers.request_all(left.iter().map(ask).collect()).await;
@@ -65,7 +60,7 @@ impl Service {
     /// Queries the outcome of a change that was prepared on this server, before the file is used.
     pub(crate) async fn learn_reshape(&self, file: FileId) -> Result<()> {
         let Some(serial) = self.store.reshapes().pending(file) else { return Ok(()) };
-        let authority = self.members.members().authority(file);
+        let authority = self.homes.authority(file);
         match self.peers.ask(authority, PeerRequest::Fate { file, serial }).await? {
             PeerReply::Fate { done: Some(done) } => {
                 let verdict = if done { Verdict::Done } else { Verdict::Undone };
@@ -79,7 +74,7 @@ impl Service {
     }
 
     /// Queries and sends all outstanding outcomes.
-    pub(super) async fn tidy_reshapes(self: &Arc<Service>) {
+    pub(crate) async fn tidy_reshapes(&self) {
         for (file, _) in self.store.reshapes().all_pending() {
             if let Err(error) = self.learn_reshape(file).await {
                 tracing::debug!(%file, %error, "cannot query the outcome of a change; it is queried later");

@@ -8,24 +8,25 @@
 //!
 //! **Invariant**: as long as the inode of a file says that no other server holds bytes of it, none does.
 
-use super::nonsense;
-use super::transaction::and;
-use crate::file_homes::is_striped;
-use crate::service::Service;
-use forebay_model::{ErrorKind, FileId, Result};
-use forebay_store::Body;
+use super::{Peers, nonsense};
+use crate::file_homes::{FileHomes, is_striped};
+use crate::lifecycle::Lifecycle;
+use crate::opens::Opens;
+use crate::orphans::OrphanGrace;
+use forebay_model::{ErrorKind, FileId, Result, ServerId};
+use forebay_store::{Body, Store};
 use forebay_wire::{Held, PeerReply, PeerRequest};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Number of locks that serialize changes of files.
 const ORDERS: usize = 64;
 
-/// The locks and the pending work of striped files.
-pub(crate) struct StripedFiles {
-    orders: Vec<tokio::sync::Mutex<()>>,
-    ends: Vec<tokio::sync::Mutex<()>>,
+/// What has to be done for striped files, as soon as the other servers can be asked.
+#[derive(Default)]
+pub(crate) struct StripedQueue {
     pending_work: Mutex<PendingWork>,
     pub(super) wake: Notify,
 }
@@ -38,29 +39,7 @@ pub(super) struct PendingWork {
     pub(super) reap: BTreeSet<FileId>,
 }
 
-impl Default for StripedFiles {
-    fn default() -> StripedFiles {
-        StripedFiles {
-            orders: (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect(),
-            ends: (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect(),
-            pending_work: Mutex::default(),
-            wake: Notify::new(),
-        }
-    }
-}
-
-impl StripedFiles {
-    /// The order lock, which serializes changes of a file.
-    pub(crate) fn order(&self, file: FileId) -> &tokio::sync::Mutex<()> {
-        &self.orders[(file.0 % ORDERS as u64) as usize]
-    }
-
-    /// The end lock, for operations that move a file's end, also while they wait for space. Taken before the order
-    /// lock, which the drain needs to free space.
-    pub(super) fn end(&self, file: FileId) -> &tokio::sync::Mutex<()> {
-        &self.ends[(file.0 % ORDERS as u64) as usize]
-    }
-
+impl StripedQueue {
     /// No client has the file open any more.
     pub(crate) fn persist_size_later(&self, file: FileId) {
         self.pending_work().persist_size.insert(file);
@@ -78,9 +57,55 @@ impl StripedFiles {
     }
 }
 
-impl Service {
+/// Files whose bytes are on several servers.
+pub(crate) struct StripedFiles {
+    orders: Vec<tokio::sync::Mutex<()>>,
+    ends: Vec<tokio::sync::Mutex<()>>,
+    pub(super) queue: Arc<StripedQueue>,
+    pub(super) own: ServerId,
+    pub(super) store: Arc<Store>,
+    pub(super) homes: Arc<FileHomes>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) opens: Arc<Opens>,
+    pub(super) grace: Arc<OrphanGrace>,
+    pub(super) life: Arc<Lifecycle>,
+    /// How long a thread waits for a file's order lock.
+    pub(super) patience: Duration,
+}
+
+/// What striped files need beside their own locks.
+pub(crate) struct StripedParts {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) patience: Duration,
+}
+
+impl StripedFiles {
+    pub(crate) fn new(queue: Arc<StripedQueue>, parts: StripedParts) -> StripedFiles {
+        let StripedParts { own, store, homes, peers, opens, grace, life, patience } = parts;
+        let locks = || (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect();
+        let (orders, ends) = (locks(), locks());
+        StripedFiles { orders, ends, queue, own, store, homes, peers, opens, grace, life, patience }
+    }
+
+    /// The order lock, which serializes changes of a file.
+    pub(crate) fn order(&self, file: FileId) -> &tokio::sync::Mutex<()> {
+        &self.orders[(file.0 % ORDERS as u64) as usize]
+    }
+
+    /// The end lock, for operations that move a file's end, also while they wait for space. Taken before the order
+    /// lock, which the drain needs to free space.
+    pub(super) fn end(&self, file: FileId) -> &tokio::sync::Mutex<()> {
+        &self.ends[(file.0 % ORDERS as u64) as usize]
+    }
+
     /// The size of a file of this authority, with the bytes of all holders. The caller holds the file's order lock.
-    pub(crate) async fn length(self: &Arc<Service>, file: FileId) -> Result<u64> {
+    pub(crate) async fn length(&self, file: FileId) -> Result<u64> {
         let held = match self.homes.extent(file)?.size_pending {
             true => self.gather_others(file).await?,
             false => Held::default(),
@@ -89,7 +114,7 @@ impl Service {
     }
 
     /// What other servers hold of a file of this authority whose size is pending.
-    pub(super) async fn gather_others(self: &Arc<Service>, file: FileId) -> Result<Held> {
+    pub(crate) async fn gather_others(&self, file: FileId) -> Result<Held> {
         let gathered = async {
             self.notify_reshaped(file).await?;
             self.gather(file, &self.homes.holders(file)?).await
@@ -100,13 +125,13 @@ impl Service {
             gathered => gathered?,
         };
         if !self.opens.is_held(file) && !self.grace.lasts() {
-            self.striped.persist_size_later(file);
+            self.queue.persist_size_later(file);
         }
         Ok(held)
     }
 
     /// Sends a request to all other holders of a file; all have to answer.
-    pub(crate) async fn notify_holders(self: &Arc<Service>, file: FileId, what: &PeerRequest) -> Result<()> {
+    pub(crate) async fn notify_holders(&self, file: FileId, what: &PeerRequest) -> Result<()> {
         let list = self.homes.holders(file)?.into_iter().map(|server| (server, what.clone())).collect();
         for answer in self.peers.request_all(list).await {
             answer?;
@@ -116,8 +141,8 @@ impl Service {
 
     /// Persists the size of a file that is not open any more. A client that opened it in an earlier run of this server,
     /// and is unknown now, needs a new voucher to write: then the size is pending again.
-    pub(crate) async fn persist_size(self: &Arc<Service>, file: FileId) -> Result<()> {
-        let _order = self.striped.order(file).lock().await;
+    pub(crate) async fn persist_size(&self, file: FileId) -> Result<()> {
+        let _order = self.order(file).lock().await;
         let inode = match self.store.names().inode(file) {
             Ok(inode) => inode,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -146,7 +171,7 @@ impl Service {
         let now = self.homes.extent_lock(file);
         if *now != writers {
             // Or a client of an earlier run of this server got a voucher to write.
-            self.striped.persist_size_later(file);
+            self.queue.persist_size_later(file);
             return Ok(());
         }
         let mut extent = self.homes.extent(file)?;
@@ -156,19 +181,29 @@ impl Service {
         self.store.names().note_extent(file, extent)
     }
 
-    /// Has all other holders delete a file, then deletes it. All earlier requests for it have ended by then, or they
-    /// would come after.
-    pub(super) async fn reap(self: &Arc<Service>, file: FileId) -> Result<()> {
-        let _order = self.striped.order(file).lock().await;
-        self.notify_holders(file, &PeerRequest::Forget { file }).await?;
-        if let Some(backing) = &self.backing {
-            backing.remove_private(file)?;
+    /// What these servers hold of a file altogether; this server may be among them.
+    pub(crate) async fn gather(&self, file: FileId, servers: &[ServerId]) -> Result<Held> {
+        let mut total = Held::default();
+        if servers.contains(&self.own) {
+            total = self.homes.held(file)?;
         }
-        self.store.names().reap(file, |mut batch| {
-            self.backing.iter().for_each(|backing| backing.reap(file, &mut batch));
-            self.store.reshapes().delete(self.store.data(), file, batch)
-        })?;
-        self.opens.reaped(file);
-        Ok(())
+        let others = servers.iter().filter(|&&server| server != self.own);
+        let list = others.map(|&server| (server, PeerRequest::Facts { file, closed: false })).collect();
+        for answer in self.peers.request_all(list).await {
+            match answer? {
+                PeerReply::Facts(held) => total = and(total, held),
+                other => return Err(nonsense(&other)),
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// What two servers hold of a file together.
+pub(crate) fn and(one: Held, other: Held) -> Held {
+    Held {
+        size: one.size.max(other.size),
+        touched: one.touched.max(other.touched),
+        buffered: one.buffered.saturating_add(other.buffered),
     }
 }

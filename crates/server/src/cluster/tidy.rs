@@ -6,7 +6,9 @@
 
 use crate::lifecycle::stopped;
 use crate::service::Service;
+use forebay_model::{FileId, Result};
 use forebay_store::Obstacle;
+use forebay_wire::PeerRequest;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -28,7 +30,7 @@ pub(crate) async fn settle_first(service: Arc<Service>) {
     let resolved = async {
         while is_open() {
             service.tidy_names().await;
-            service.tidy_reshapes().await;
+            service.striped.tidy_reshapes().await;
             if is_open() {
                 sleep(SOON).await;
             }
@@ -45,26 +47,26 @@ pub(crate) async fn work(service: Arc<Service>) {
     let mut stopping = service.life.stopping();
     loop {
         let due = {
-            let mut pending_work = service.striped.pending_work();
+            let mut pending_work = service.striped.queue.pending_work();
             (std::mem::take(&mut pending_work.persist_size), std::mem::take(&mut pending_work.reap))
         };
         for file in due.0 {
-            if let Err(error) = service.persist_size(file).await {
+            if let Err(error) = service.striped.persist_size(file).await {
                 tracing::debug!(%file, %error, "cannot persist the size of a file; it is persisted later");
-                service.striped.pending_work().persist_size.insert(file);
+                service.striped.queue.pending_work().persist_size.insert(file);
             }
         }
         for file in due.1 {
             if let Err(error) = service.reap(file).await {
                 tracing::debug!(%file, %error, "cannot reap an unlinked file; it is reaped later");
-                service.striped.pending_work().reap.insert(file);
+                service.striped.queue.pending_work().reap.insert(file);
             }
         }
         tokio::select! {
-            () = service.striped.wake.notified() => {}
+            () = service.striped.queue.wake.notified() => {}
             () = sleep(AGAIN) => {
                 service.tidy_names().await;
-                service.tidy_reshapes().await;
+                service.striped.tidy_reshapes().await;
                 if service.join_state.has_new_peer_store() {
                     tokio::spawn(service.clone().look_for_losses());
                 }
@@ -89,5 +91,21 @@ impl Service {
             Ok(unfinished) => self.announce_end(unfinished).await,
             Err(error) => tracing::error!(%error, "cannot read the list of unfinished transactions"),
         }
+    }
+
+    /// Has all other holders delete a file, then deletes it. All earlier requests for it have ended by then, or they
+    /// would come after.
+    async fn reap(self: &Arc<Service>, file: FileId) -> Result<()> {
+        let _order = self.striped.order(file).lock().await;
+        self.striped.notify_holders(file, &PeerRequest::Forget { file }).await?;
+        if let Some(backing) = &self.backing {
+            backing.remove_private(file)?;
+        }
+        self.store.names().reap(file, |mut batch| {
+            self.backing.iter().for_each(|backing| backing.reap(file, &mut batch));
+            self.store.reshapes().delete(self.store.data(), file, batch)
+        })?;
+        self.opens.reaped(file);
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use forebay_store::{
     Body, Carried, Facts, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,
     Withdrawal,
 };
-use forebay_wire::{Answer, Held, PeerReply, PeerRequest, Reply, Request};
+use forebay_wire::{Answer, PeerReply, PeerRequest, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,7 +121,7 @@ async fn put_result(service: &Arc<Service>, request: &Request, carried: Carried)
                 Body::File { layout, .. } => layout.servers.clone(),
                 _ => Vec::new(),
             };
-            let held = service.gather(*file, &servers).await?;
+            let held = service.striped.gather(*file, &servers).await?;
             let facts = Facts { size: held.size, touched: held.touched, buffered: held.buffered, subdirs: 0 };
             Ok(Reply::Attr(inode.attr(*file, &facts, service.store.data().times())))
         }
@@ -170,7 +170,7 @@ impl Service {
                 })?;
             }
             Blocked::Gather(file) => {
-                let held = self.gather_others(file).await?;
+                let held = self.striped.gather_others(file).await?;
                 caller.retry_context.held.insert(file, held);
             }
             Blocked::Shares(dir) => match self.store.names().settled_share(dir) {
@@ -191,14 +191,14 @@ impl Service {
                 caller.retry_context.ordered = Some(file);
             }
             Blocked::Reshape(file, change) => {
-                self.notify_reshaped(file).await?;
+                self.striped.notify_reshaped(file).await?;
                 self.recover_from_backing(file).await?;
-                let opening = self.prepare_reshape(file, change).await?;
+                let opening = self.striped.prepare_reshape(file, change).await?;
                 retry_state.reshaped = Some((file, opening.serial()));
                 caller.retry_context.reshape = Some(Arc::new(opening));
             }
             Blocked::SetId(file) => {
-                self.notify_holders(file, &PeerRequest::HasSetId { file }).await?;
+                self.striped.notify_holders(file, &PeerRequest::HasSetId { file }).await?;
                 caller.retry_context.set_id = true;
             }
         }
@@ -210,7 +210,7 @@ impl Service {
         if let Some((file, serial)) = retry_state.reshaped.take() {
             // Without it the change cannot be decided any more.
             caller.retry_context.reshape = None;
-            self.end_reshape(file, serial).await;
+            self.striped.end_reshape(file, serial).await;
         }
     }
 
@@ -398,38 +398,12 @@ impl Service {
         }
         Ok(total)
     }
-
-    /// What these servers hold of a file altogether; this server may be among them.
-    pub(super) async fn gather(self: &Arc<Service>, file: FileId, servers: &[ServerId]) -> Result<Held> {
-        let mut total = Held::default();
-        if servers.contains(&self.config.server) {
-            total = self.homes.held(file)?;
-        }
-        let others = servers.iter().filter(|&&server| server != self.config.server);
-        let list = others.map(|&server| (server, PeerRequest::Facts { file, closed: false })).collect();
-        for answer in self.peers.request_all(list).await {
-            match answer? {
-                PeerReply::Facts(held) => total = and(total, held),
-                other => return Err(nonsense(&other)),
-            }
-        }
-        Ok(total)
-    }
 }
 
 fn decode_names(reply: PeerReply) -> Result<NameReply> {
     match reply {
         PeerReply::Names { told } => NameReply::decode(&told),
         other => Err(nonsense(&other)),
-    }
-}
-
-/// What two servers hold of a file together.
-pub(crate) fn and(one: Held, other: Held) -> Held {
-    Held {
-        size: one.size.max(other.size),
-        touched: one.touched.max(other.touched),
-        buffered: one.buffered.saturating_add(other.buffered),
     }
 }
 

@@ -19,7 +19,9 @@ impl Service {
             return Ok(());
         }
         for ask in [true, false] {
-            self.notify_holders(file, &PeerRequest::Vanished { file, layout: layout.clone(), ask }).await?;
+            self.striped
+                .notify_holders(file, &PeerRequest::Vanished { file, layout: layout.clone(), ask })
+                .await?;
             tokio::task::block_in_place(|| {
                 let _suspended = self.be_still(file)?;
                 self.forget_part(file, &layout, ask)

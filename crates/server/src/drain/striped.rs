@@ -74,7 +74,7 @@ impl Service {
                 return self.create_striped(self.config.server, file, size).await;
             }
             // Without a pending truncation, bytes would be written beyond the end.
-            self.learn_reshape(file).await?;
+            self.striped.learn_reshape(file).await?;
             match self
                 .peers
                 .ask(self.members.members().authority(file), PeerRequest::Bear { file, size })
@@ -206,8 +206,8 @@ impl Service {
         let Some((layout, place)) = tokio::task::block_in_place(|| self.to_finalize(backing, file))? else {
             return tokio::task::block_in_place(|| self.finalize(backing, file, last, None));
         };
-        self.notify_reshaped(file).await?;
-        let size = self.length(file).await?;
+        self.striped.notify_reshaped(file).await?;
+        let size = self.striped.length(file).await?;
         // Trailing zeros are in the back end as soon as the file has its size there.
         tokio::task::block_in_place(|| self.grow_shared(backing, file, size))?;
         let mut list = Vec::new();

@@ -470,7 +470,7 @@ impl DrainEngine {
             }
             let extras = service.finalize_striped(file, last).await?;
             // The size has to be persisted before a store can be lost.
-            if let Err(error) = service.persist_size(file).await {
+            if let Err(error) = service.striped.persist_size(file).await {
                 tracing::debug!(%file, %error, "cannot persist the size of a drained file; it is persisted later");
             }
             Ok(Some(extras))
