@@ -121,7 +121,7 @@ impl Connection {
             return self.write_directly(caller, token, span, &hold, payload).await;
         }
         let mut first = VecDeque::new();
-        if let Some(span) = span.filter(|_| self.service.direct.bypass()) {
+        if let Some(span) = span.filter(|_| self.service.writers.route.bypass()) {
             first = self.reserve_now(token, len)?;
             let found: u64 = first.iter().map(|grant: &Grant| u64::from(grant.len())).sum();
             if found < u64::from(len) && self.service.may_bypass(token.file, span) {

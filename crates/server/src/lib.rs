@@ -67,6 +67,7 @@ mod turns;
 mod virtual_time;
 mod warm;
 mod working;
+mod writers;
 
 pub use cluster::forgive;
 pub use config::{Belief, Config, Limits, Medium, Times, TransportSettings, beside};

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
     // Writes through shared memory would bypass a modelled device.
     let modelled = service.turns.rules().device.is_some();
     // They could not be written directly, and the server could not detect the end of a burst.
-    let routed = service.direct.are_open() || service.direct.follows_bursts();
+    let routed = service.writers.route.are_open() || service.writers.route.follows_bursts();
     if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
         let text = "shared memory is off, or the program is not one of the service's own user on its machine";
         return Err(Error::new(ErrorKind::Unsupported, text));

@@ -29,6 +29,7 @@ use crate::shm_queue::ShmQueues;
 use crate::tokens::OpenTokens;
 use crate::turns::{Rules, Turns};
 use crate::warm::Warmth;
+use crate::writers::Writers;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, Result, Stamp, Uid};
 use forebay_policy::Cost;
@@ -54,6 +55,8 @@ pub(crate) struct Service {
     pub(crate) drain: Option<DrainEngine>,
     /// Direct I/O, which bypasses the buffer.
     pub(crate) direct: DirectIo,
+    /// Who writes to the back end.
+    pub(crate) writers: Arc<Writers>,
     pub(crate) members: Arc<dyn Membership>,
     /// Which servers hold which files.
     pub(crate) homes: Arc<FileHomes>,
@@ -161,9 +164,11 @@ impl Service {
             patience: config.times.peer / 4,
         };
         let striped = Arc::new(StripedFiles::new(queue, parts));
+        let writers = Arc::new(Writers::new(store.clone(), opens.clone(), config.route));
         let mut service = Service {
             drain: None,
-            direct: DirectIo::new(config.route, targets)?,
+            direct: DirectIo::new(config.route, targets, writers.route.clone())?,
+            writers,
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
             keys,
@@ -209,10 +214,11 @@ impl Service {
             config,
         };
         service.resume_backing()?;
+        let writers = service.writers.clone();
         let Config { drain, server, topology, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();
         let engine = |backing: &Arc<Backing>| {
-            DrainEngine::new(drain.clone(), *server, servers, topology.clone(), backing)
+            DrainEngine::new(drain.clone(), *server, servers, topology.clone(), backing, writers)
         };
         service.drain = service.backing.as_ref().map(engine).transpose()?;
         Ok(service)

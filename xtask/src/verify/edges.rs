@@ -49,7 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("striped", &["cluster/rebuild", "cluster/reshape", "cluster/striped"]),
-    ("writers", &["direct/range_locks", "direct/unsynced", "drain/leases"]),
+    ("writers", &["writers"]),
     ("backing", &["backing"]),
     ("drain", &["drain"]),
     ("direct", &["direct"]),

@@ -122,13 +122,13 @@ impl Service {
             return Ok(data.truncate(file, size, Batch::default())?);
         }
         // A write under way would arrive after the truncation.
-        let _quiet = self.direct.range_locks.quiesce(file);
+        let _quiet = self.writers.range_locks.quiesce(file);
         // The file is not renamed meanwhile either.
         self.store.names().hold(file, |_| {
             let _tree = backing.lock_tree();
             self.cut_buffer_and_backing(backing, file, size)
         })?;
-        self.clear_failed_direct(file);
+        self.writers.clear_failed_direct(file);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Service {
         let then = Then::Cut { file, size, record };
         let intent = Intent { steps, then: then.clone() };
         backing.carry_out(data.now(), &intent, |end| self.finish(backing, then, end))?;
-        if let Err(error) = self.cut_direct(file, size) {
+        if let Err(error) = self.writers.cut_direct(file, size) {
             tracing::warn!(%file, %error, "cannot truncate the direct writes of a file; it is no longer written directly");
         }
         Ok(())
@@ -167,7 +167,7 @@ impl Service {
         self.follow_root()?;
         backing.load_marks()?;
         backing.load_mounts()?;
-        self.recover_direct()?;
+        self.writers.recover_direct()?;
         backing.resume(|then, end| self.finish(backing, then, end))?;
         self.remove_incomplete(backing)
     }

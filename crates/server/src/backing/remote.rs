@@ -67,10 +67,8 @@ impl Service {
     }
 
     fn read_at_place(&self, file: FileId, offset: u64, len: u32, place: &Place) -> Result<Option<Vec<Part>>> {
-        let (Some(backing), Some(engine)) = (&self.backing, &self.drain) else {
-            return Err(missing_in_backing(file));
-        };
-        let watch = engine.write_leases().watch(file);
+        let Some(backing) = &self.backing else { return Err(missing_in_backing(file)) };
+        let watch = self.writers.leases.watch(file);
         let pieces = self.store.data().read(file, offset, len)?;
         let spans = backing_spans(&pieces);
         let object = match backing.ask(|backend| backend.open(&place.path)) {

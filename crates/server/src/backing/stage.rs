@@ -157,7 +157,7 @@ impl Service {
 
     /// Whether this server changes a file in the back end, or may.
     pub(super) fn is_changing(&self, backing: &Backing, file: FileId) -> bool {
-        let has_lease = || self.drain.as_ref().is_some_and(|engine| engine.write_leases().has_lease(file));
+        let has_lease = || self.writers.leases.has_lease(file);
         backing.mark(file).is_some() || has_lease()
     }
 }

@@ -30,10 +30,10 @@ impl Service {
     pub(crate) fn writer(&self, backing: &Backing, file: FileId) -> Result<Option<BackingWriter>> {
         self.with_marked(backing, file, |path, object, version| {
             backing.keep(file, &path)?;
-            let grown = match self.direct.are_open() || self.direct.range_locks.is_open(file) {
+            let grown = match self.writers.route.are_open() || self.writers.range_locks.is_open(file) {
                 // Unwritten ranges stay unallocated, so that direct writers can write them.
                 true => {
-                    self.direct.range_locks.begin(file, version.size);
+                    self.writers.range_locks.begin(file, version.size);
                     u64::MAX
                 }
                 false => self.grow(backing, file, seen(&path, version), version.size)?,
@@ -142,12 +142,12 @@ impl Service {
     ) -> Result<Extras> {
         let _size_lock = backing.lock_size(file);
         let mut extras = Extras::default();
-        let _quiet = self.direct.range_locks.quiesce(file);
+        let _quiet = self.writers.range_locks.quiesce(file);
         if backing.mark(file).is_none() {
-            self.forget_direct(file);
+            self.writers.forget_direct(file);
             return Ok(extras);
         }
-        self.sync_direct_until_done(file)?;
+        self.writers.sync_direct_until_done(file)?;
         let mut finalize = |inode: Option<&Inode>| {
             let _tree = backing.lock_tree();
             let record = backing.record(file)?;
@@ -175,7 +175,7 @@ impl Service {
                 }
                 _ => {}
             }
-            if shared.is_none() && self.direct.is_left_over(file) {
+            if shared.is_none() && self.writers.is_left_over(file) {
                 backing.ask(|backend| backend.open(&path)?.sync())?;
             }
             if named && end == (End::Mark { last: true }) {
@@ -205,7 +205,7 @@ impl Service {
         if end == End::Attrs {
             return Ok(extras);
         }
-        self.forget_direct(file);
+        self.writers.forget_direct(file);
         Ok(extras)
     }
 
@@ -236,7 +236,7 @@ impl Service {
         }
         self.grow(backing, file, it, there)?;
         let holes = data.holes(file, there)?;
-        let nonzero_ranges = self.direct.range_locks.nonzero_ranges(file, holes.clone());
+        let nonzero_ranges = self.writers.range_locks.nonzero_ranges(file, holes.clone());
         if !nonzero_ranges.is_empty() {
             backing.ask(|backend| {
                 let object = backend.open_to_write(it.path)?;

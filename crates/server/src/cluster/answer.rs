@@ -145,7 +145,7 @@ impl Service {
         self.sessions.purge(file);
         self.demand_idle(file)?;
         self.store.reshapes().delete(self.store.data(), file, Batch::default())?;
-        self.drop_direct(file);
+        self.writers.drop_direct(file);
         Ok(())
     }
 
@@ -162,14 +162,14 @@ impl Service {
                 if lost_below > 0 {
                     data.lose(file, lost_below)?;
                 }
-                self.direct.range_locks.hide(file, change.hides());
+                self.writers.range_locks.hide(file, change.hides());
                 reshapes.prepare(file, serial, change)?;
             }
             PeerRequest::Reshaped { file, serial, done } => {
                 self.demand_authority(from, file)?;
                 let verdict = if done { Verdict::Done } else { Verdict::Undone };
                 reshapes.finish(data, file, serial, verdict)?;
-                self.clear_failed_direct(file);
+                self.writers.clear_failed_direct(file);
             }
             PeerRequest::Put { file, uid, job, offset, lost_below, ref bytes } => {
                 self.demand_authority(from, file)?;

@@ -13,28 +13,25 @@
 //! does (`drain::striped`): a holder writes directly with the same write lease that its drain uses.
 
 mod meter;
-mod range_locks;
 mod rounds;
 mod settings;
-mod unsynced;
+mod sync;
 mod writer;
 
 pub use forebay_policy::route::Mode;
-pub(crate) use range_locks::{Quiesced, RangeLocks};
 pub use settings::{Full, Pipeline, Routing, Share};
 
 use crate::service::Service;
-use forebay_backend::Object;
+use crate::writers::{RouteState, lock};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp, Uid};
 use forebay_policy::Tick;
-use forebay_policy::drain::Layout;
 use forebay_policy::route::{Route, Write, WriteRouter, local};
 use forebay_store::MAX_FILE;
 use forebay_wire::RouteStatus;
 use meter::Meter;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use writer::Queue;
@@ -47,11 +44,6 @@ const MOST_OPEN: usize = 1024;
 const OPENING: usize = 16;
 /// Most files whose last sync or striping is remembered.
 const MOST_KNOWN: usize = 1 << 16;
-/// A file without direct writes for this long is finalized; one that a client has open, after a longer time.
-const IDLE: Duration = Duration::from_secs(1);
-const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
-/// Without a pipeline, a burst ends when no bytes have arrived for this many nanoseconds.
-const LULL: u64 = 300_000_000;
 /// After a failure in the back end, all writes are buffered for this long, or all writes of the file concerned.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A direct write that gets no memory for this long is buffered.
@@ -59,10 +51,7 @@ const MEMORY_WAIT: Duration = Duration::from_millis(100);
 
 /// Routes writes into the buffer or directly to the back end.
 pub(crate) struct DirectIo {
-    pub(crate) range_locks: Arc<RangeLocks>,
-    routing: Routing,
-    /// Index of the current mode in `Mode::ALL`.
-    mode: AtomicUsize,
+    route: Arc<RouteState>,
     router: Mutex<WriteRouter>,
     /// Nanoseconds spent on routing decisions.
     decided: AtomicU64,
@@ -76,51 +65,17 @@ pub(crate) struct DirectIo {
     /// Stripe size and number of servers of files that several servers may hold.
     stripes: Mutex<HashMap<FileId, (u64, u16)>>,
     meter: Mutex<Meter>,
-    /// Files with direct writes of an earlier run of the server that were not synced since.
-    left_over: Mutex<HashSet<FileId>>,
     /// Until then all writes are buffered, or all writes of a file.
     paused: Mutex<Option<Instant>>,
     paused_files: Mutex<HashMap<FileId, Instant>>,
-    /// When the last bytes arrived.
-    last: AtomicU64,
     written: AtomicU64,
     direct: AtomicU64,
 }
 
-/// The state of a burst, for the drain's trigger.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Burst {
-    /// Bursts do not matter.
-    Any,
-    /// The burst continues: nothing is drained.
-    GoesOn,
-    /// The burst is over: everything is drained.
-    Over,
-}
-
-/// A file in the back end that is open for direct writes.
-pub(crate) struct Opened {
-    objects: Vec<Mutex<Box<dyn Object>>>,
-    layout: Layout,
-    /// With a write lease: the file's serial number in the back end, and when the lease was requested.
-    lease: Option<(u64, Mutex<Instant>)>,
-    used: Mutex<Instant>,
-    /// Some writes may not be synced. Set while the object that was used is locked.
-    dirty: AtomicBool,
-    /// Serializes syncs.
-    syncing: Mutex<()>,
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl DirectIo {
-    pub(crate) fn new(routing: Routing, targets: usize) -> Result<DirectIo> {
+    pub(crate) fn new(routing: Routing, targets: usize, route: Arc<RouteState>) -> Result<DirectIo> {
         Ok(DirectIo {
-            range_locks: Arc::default(),
-            routing,
-            mode: AtomicUsize::new(number(routing.mode)),
+            route,
             decided: AtomicU64::new(0),
             router: Mutex::new(WriteRouter::new(routing.mode, routing.settings()?)),
             queues: (0..targets).map(|_| Mutex::default()).collect(),
@@ -129,10 +84,8 @@ impl DirectIo {
             synced: Mutex::default(),
             stripes: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),
-            left_over: Mutex::default(),
             paused: Mutex::default(),
             paused_files: Mutex::default(),
-            last: AtomicU64::new(0),
             written: AtomicU64::new(0),
             direct: AtomicU64::new(0),
         })
@@ -141,7 +94,7 @@ impl DirectIo {
     /// Counts bytes that arrived from a client.
     pub(crate) fn came(&self, now: Stamp, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
-        self.last.fetch_max(now.0, Ordering::Relaxed);
+        self.route.came(now);
     }
 
     /// Counts bytes that were written directly.
@@ -149,40 +102,10 @@ impl DirectIo {
         self.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether a write that finds the buffer full is written directly.
-    pub(crate) fn bypass(&self) -> bool {
-        self.routing.when_full() == Full::Bypass
-    }
-
-    /// Whether the end of a burst matters.
-    pub(crate) fn follows_bursts(&self) -> bool {
-        self.routing.pipeline == Pipeline::Off
-    }
-
-    /// Whether data may be drained, as far as bursts matter.
-    pub(crate) fn burst(&self, now: Stamp) -> Burst {
-        let last = self.last.load(Ordering::Relaxed);
-        match self.routing.pipeline {
-            Pipeline::On => Burst::Any,
-            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
-            Pipeline::Off => Burst::Over,
-        }
-    }
-
-    /// The routing mode.
-    pub(crate) fn mode(&self) -> Mode {
-        Mode::ALL[self.mode.load(Ordering::Relaxed)].1
-    }
-
     /// Changes the routing mode. Writes under way continue as they began.
     pub(crate) fn set_mode(&self, mode: Mode) {
         lock(&self.router).set_mode(mode);
-        self.mode.store(number(mode), Ordering::Relaxed);
-    }
-
-    /// Whether direct writes are possible at all.
-    pub(crate) fn are_open(&self) -> bool {
-        self.mode() != Mode::Buffer || self.bypass()
+        self.route.set_mode(mode);
     }
 
     /// Memory for the payload of a direct write; `None` if there is none for a while.
@@ -193,7 +116,7 @@ impl DirectIo {
 
     /// A file was synced: its next write, if it is followed by a sync again, counts as synchronous.
     pub(crate) fn synced(&self, file: FileId) {
-        if self.are_open() {
+        if self.route.are_open() {
             let mut synced = lock(&self.synced);
             if synced.len() >= MOST_KNOWN {
                 synced.clear();
@@ -237,42 +160,11 @@ impl DirectIo {
     }
 }
 
-impl Opened {
-    fn new(objects: Vec<Box<dyn Object>>, layout: Layout, serial: Option<u64>) -> Opened {
-        Opened {
-            objects: objects.into_iter().map(Mutex::new).collect(),
-            layout,
-            lease: serial.map(|serial| (serial, Mutex::new(Instant::now()))),
-            used: Mutex::new(Instant::now()),
-            dirty: AtomicBool::new(false),
-            syncing: Mutex::default(),
-        }
-    }
-
-    /// One of the objects, preferably an idle one.
-    fn object(&self) -> MutexGuard<'_, Box<dyn Object>> {
-        let free = self.objects.iter().find_map(|object| object.try_lock().ok());
-        free.unwrap_or_else(|| lock(&self.objects[0]))
-    }
-
-    /// Syncs all writes.
-    fn sync(&self) -> Result<()> {
-        tokio::task::block_in_place(|| {
-            let _one = lock(&self.syncing);
-            if !self.dirty.swap(false, Ordering::AcqRel) {
-                return Ok(());
-            }
-            let synced = self.objects.iter().try_for_each(|object| lock(object).sync());
-            synced.inspect_err(|_| self.dirty.store(true, Ordering::Release))
-        })
-    }
-}
-
 impl Service {
     /// Decides which way a write takes.
     pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
         let (direct, now) = (&self.direct, self.store.data().now());
-        let Some(span) = span.filter(|_| direct.are_open()) else { return Route::Buffer };
+        let Some(span) = span.filter(|_| self.writers.route.are_open()) else { return Route::Buffer };
         let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
         let begin = Instant::now();
         let sync = lock(&direct.synced).remove(&file);
@@ -308,7 +200,7 @@ impl Service {
     /// received directly into the buffer.
     pub(crate) fn may_bypass(&self, file: FileId, span: Span) -> bool {
         let may = self.drain.is_some() && !self.direct.is_paused(file) && span.end <= MAX_FILE;
-        let may = may && !self.direct.range_locks.is_broken(file);
+        let may = may && !self.writers.range_locks.is_broken(file);
         may && self.store.data().can_pass(file, span).unwrap_or(false)
     }
 
@@ -321,7 +213,7 @@ impl Service {
         }
         tracing::info!(uid = %by, mode = mode.name(), "the routing mode has changed");
         self.direct.set_mode(mode);
-        if self.direct.are_open() {
+        if self.writers.route.are_open() {
             // Writes through shared memory cannot bypass the buffer.
             self.store.data().recall_all();
         }
@@ -336,9 +228,9 @@ impl Service {
         let direct = self.direct.direct.load(Ordering::Relaxed);
         let (waits, waited) = engine.waits();
         Some(RouteStatus {
-            mode: self.direct.mode().name().to_owned(),
-            pipeline: self.direct.routing.pipeline == Pipeline::On,
-            bypass: self.direct.bypass(),
+            mode: self.writers.route.mode().name().to_owned(),
+            pipeline: !self.writers.route.follows_bursts(),
+            bypass: self.writers.route.bypass(),
             buffered: written.saturating_sub(direct),
             direct,
             waits,
@@ -354,27 +246,13 @@ impl Service {
     /// Has files finalized that have no direct writers any more.
     pub(crate) fn sweep_direct(&self) {
         let Some(engine) = &self.drain else { return };
-        for (file, opened) in self.direct.range_locks.all_open() {
-            if !self.is_in_use(file, &opened) {
+        for (file, opened) in self.writers.range_locks.all_open() {
+            if !self.writers.is_in_use(file, &opened) {
                 engine.finish_later(file);
             }
         }
         self.drop_removed();
     }
-
-    /// Whether a file has direct writers.
-    pub(crate) fn is_written_directly(&self, file: FileId) -> bool {
-        self.direct.range_locks.opened(file).is_some_and(|opened| self.is_in_use(file, &opened))
-    }
-
-    fn is_in_use(&self, file: FileId, opened: &Opened) -> bool {
-        let limit = if self.opens.is_held(file) { IDLE_AND_OPEN } else { IDLE };
-        lock(&opened.used).elapsed() < limit
-    }
-}
-
-fn number(mode: Mode) -> usize {
-    Mode::ALL.iter().position(|(_, one)| *one == mode).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -382,26 +260,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn burst_continues_as_long_as_bytes_arrive() {
-        let at = |routing| DirectIo::new(routing, 1).expect("usual settings");
-        let direct = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
-        let second = 1_000_000_000;
-        assert_eq!(direct.burst(Stamp(second)), Burst::Over);
-        direct.came(Stamp(second), 1);
-        assert_eq!(
-            direct.burst(Stamp(second + LULL - 1)),
-            Burst::GoesOn,
-            "any bytes count, however slowly they arrive"
-        );
-        assert_eq!(direct.burst(Stamp(second + LULL)), Burst::Over);
-        let usual = at(Routing::default());
-        usual.came(Stamp(second), 1);
-        assert_eq!(usual.burst(Stamp(second)), Burst::Any);
-    }
-
-    #[test]
     fn failure_of_one_file_does_not_affect_others() {
-        let direct = DirectIo::new(Routing::default(), 1).expect("usual settings");
+        let direct = DirectIo::new(Routing::default(), 1, Arc::new(RouteState::new(Routing::default())))
+            .expect("usual settings");
         let (one, other) = (FileId(1), FileId(2));
         for kind in [ErrorKind::NoSpace, ErrorKind::TooLarge, ErrorKind::Stale] {
             direct.pause(one, &Error::from(kind));

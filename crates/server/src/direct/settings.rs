@@ -58,7 +58,7 @@ impl Routing {
     }
 
     /// What happens to a write that finds the buffer full.
-    pub(super) fn when_full(&self) -> Full {
+    pub(crate) fn when_full(&self) -> Full {
         self.full.unwrap_or(match self.pipeline {
             Pipeline::On => Full::Wait,
             Pipeline::Off => Full::Bypass,

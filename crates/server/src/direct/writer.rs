@@ -1,12 +1,12 @@
 //! The path of a direct write: the file is opened in the back end, the write is queued for its targets and written
 //! together with its neighbours.
 
-use super::range_locks::RangeReservation;
 use super::rounds::{Rounds, Waits};
-use super::{MOST_OPEN, OPENING, Opened, lock};
+use super::{MOST_OPEN, OPENING};
 use crate::backing::Backing;
-use crate::drain::{DrainEngine, RENEW, open_place};
+use crate::drain::{DrainEngine, open_place};
 use crate::service::Service;
+use crate::writers::{Opened, RENEW, RangeReservation, lock};
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Name, Result, ServerId, Span};
 use forebay_policy::Tick;
@@ -54,14 +54,14 @@ impl DirectWrite {
     /// written meanwhile, or if a necessary sync failed: then the write has to be buffered.
     pub(crate) fn count(&self, service: &Service) -> Result<bool> {
         let Some(_in_flight) = self.reservation.start_io() else { return Ok(false) };
-        if service.direct.range_locks.has_hidden(self.file) {
+        if service.writers.range_locks.has_hidden(self.file) {
             service.count_written(self.file);
         }
-        if service.direct.range_locks.is_stale(self.file, self.span)
+        if service.writers.range_locks.is_stale(self.file, self.span)
             && let Err(error) = self.opened.sync()
         {
             tracing::warn!(file = %self.file, %error, "cannot sync a direct write");
-            service.fail_direct(self.file);
+            service.writers.fail_direct(self.file);
             return Ok(false);
         }
         service.store.data().past(self.file, self.span)
@@ -243,12 +243,12 @@ impl Service {
 
     /// Reserves a range of an open file for which this server holds a lease, if it needs one.
     fn reserve_direct(&self, file: FileId, span: Span) -> Option<(Arc<Opened>, RangeReservation)> {
-        let opened = self.direct.range_locks.opened(file)?;
+        let opened = self.writers.range_locks.opened(file)?;
         let Some((serial, requested)) = &opened.lease else {
-            let reservation = self.direct.range_locks.reserve(file, span, Some(&opened))?;
+            let reservation = self.writers.range_locks.reserve(file, span, Some(&opened))?;
             return Some((opened, reservation));
         };
-        let write_leases = self.drain.as_ref()?.write_leases();
+        let write_leases = &self.writers.leases;
         if lock(requested).elapsed() > RENEW {
             return None;
         }
@@ -256,7 +256,7 @@ impl Service {
         let lease = write_leases
             .try_begin(file, span.end)
             .filter(|lease| lease.backing_file.place.serial == *serial)?;
-        let reservation = self.direct.range_locks.reserve(file, span, Some(&opened));
+        let reservation = self.writers.range_locks.reserve(file, span, Some(&opened));
         drop(lease);
         Some((opened, reservation?))
     }
@@ -264,11 +264,11 @@ impl Service {
     /// Requests a lease for a striped file up to `end`, and opens the file.
     fn open_shared_now(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<Arc<Opened>>> {
         let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else { return Ok(None) };
-        if self.direct.range_locks.all_open().len() >= MOST_OPEN {
+        if self.writers.range_locks.all_open().len() >= MOST_OPEN {
             return Ok(None);
         }
-        let write_leases = engine.write_leases();
-        let known = self.direct.range_locks.opened(file);
+        let write_leases = &self.writers.leases;
+        let known = self.writers.range_locks.opened(file);
         if let Some((_, requested)) = known.as_ref().and_then(|opened| opened.lease.as_ref())
             && lock(requested).elapsed() > RENEW
         {
@@ -284,16 +284,16 @@ impl Service {
             |opened: &Arc<Opened>| matches!(opened.lease, Some((serial, _)) if serial == place.serial);
         match known {
             Some(known) if is_same(&known) => return Ok(Some(known)),
-            Some(_) => self.close_direct(file)?,
+            Some(_) => self.writers.close_direct(file)?,
             None => {}
         }
         let objects = |count| (0..count).map(|_| open_place(backing, file, place)).collect();
         let opened = self.objects_of(backing, engine, &place.path, Some(place.serial), objects);
         let opened = opened.inspect_err(|_| write_leases.give_up(file))?;
-        self.begin_direct(file, &opened, false)?;
+        self.writers.begin_direct(file, &opened, false)?;
         self.count_written(file);
         let holes = self.own_holes(file, &lease.backing_file.layout)?;
-        Ok(Some(self.direct.range_locks.open(file, opened, &holes)))
+        Ok(Some(self.writers.range_locks.open(file, opened, &holes)))
     }
 
     /// The holes in this server's part of a file: bytes there in the back end do not count.
@@ -306,7 +306,7 @@ impl Service {
 
     fn open_direct_now(&self, file: FileId) -> Result<Option<Arc<Opened>>> {
         let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else { return Ok(None) };
-        if self.direct.range_locks.all_open().len() >= MOST_OPEN {
+        if self.writers.range_locks.all_open().len() >= MOST_OPEN {
             return Ok(None);
         }
         // The final size is unknown: the back end chooses the layout.
@@ -317,8 +317,8 @@ impl Service {
             writers.collect::<Result<Option<Vec<_>>>>()?.ok_or_else(|| Error::from(ErrorKind::Busy))
         };
         let opened = self.objects_of(backing, engine, &backing_file.path, None, objects)?;
-        self.begin_direct(file, &opened, backing_file.is_new)?;
-        self.direct.range_locks.clear_stale(file, backing.ask(|_| opened.object().version())?.size);
+        self.writers.begin_direct(file, &opened, backing_file.is_new)?;
+        self.writers.range_locks.clear_stale(file, backing.ask(|_| opened.object().version())?.size);
         backing.count_writeback(file);
         Ok(self.open_marked(backing, file, opened))
     }
@@ -338,29 +338,17 @@ impl Service {
         Ok(Opened::new(objects(count)?, Layout::new(targets, layout.stripe), serial))
     }
 
-    /// Closes a file for direct writes after syncing it.
-    pub(crate) fn close_direct(&self, file: FileId) -> Result<()> {
-        let range_locks = &self.direct.range_locks;
-        if range_locks.opened(file).is_none() {
-            return Ok(());
-        }
-        let _quiet = range_locks.quiesce(file);
-        self.sync_direct_until_done(file)?;
-        self.forget_direct(file);
-        Ok(())
-    }
-
     /// Bytes of a file are about to reach the back end: concurrent readers have to retry.
     fn count_written(&self, file: FileId) {
-        if let (Some(engine), Some(backing)) = (&self.drain, &self.backing) {
+        if let Some(backing) = &self.backing {
             backing.count_writeback(file);
-            engine.write_leases().count(file);
+            self.writers.leases.count(file);
         }
     }
 
     /// Opens the file for direct writes, unless it was finalized meanwhile.
     fn open_marked(&self, backing: &Backing, file: FileId, opened: Opened) -> Option<Arc<Opened>> {
-        backing.while_marked(file, || self.direct.range_locks.open(file, opened, &[]))
+        backing.while_marked(file, || self.writers.range_locks.open(file, opened, &[]))
     }
 }
 

@@ -20,7 +20,6 @@ mod failures;
 mod gauge;
 mod grant_exchange;
 mod grants;
-mod leases;
 mod notes;
 mod placement;
 mod queue;
@@ -38,18 +37,17 @@ mod worker;
 
 pub use alpha::Alpha;
 pub(crate) use grant_exchange::converse;
-pub(crate) use leases::RENEW;
 
 pub use settings::{Described, Draining, Hours, Verify};
 pub(crate) use striped::open_place;
 
 use crate::backing::Backing;
 use crate::service::Service;
+use crate::writers::Writers;
 use alpha::{Learner, Pace};
 use forebay_model::{FileId, Result, ServerId};
 use gauge::{Gauge, Valve};
 use grants::{Grants, Terms};
-use leases::WriteLeases;
 use notes::Notes;
 use placement::Placement;
 use queue::DrainQueue;
@@ -95,7 +93,7 @@ pub(crate) struct DrainEngine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
-    write_leases: WriteLeases,
+    writers: Arc<Writers>,
     parts: striped::Parts,
 }
 
@@ -118,6 +116,7 @@ impl DrainEngine {
         servers: Vec<ServerId>,
         described: Option<Described>,
         backing: &Backing,
+        writers: Arc<Writers>,
     ) -> Result<DrainEngine> {
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
@@ -161,7 +160,7 @@ impl DrainEngine {
             // Scanning everything finds what an earlier run of the server did not drain.
             notes: Mutex::new(Notes::of_everything(now)),
             walks: Mutex::default(),
-            write_leases: WriteLeases::default(),
+            writers,
             parts: striped::Parts::default(),
         })
     }

@@ -193,7 +193,7 @@ impl DrainEngine {
         };
         let waiting = usize::try_from(self.waiting_writers.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let now = data.now();
-        let burst = service.direct.burst(now);
+        let burst = service.writers.route.burst(now);
         let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, now };
         match want(&self.settings, view) {
             Want::Nothing => {}

@@ -16,11 +16,10 @@
 //! other.
 
 use super::DrainEngine;
-use super::leases::{SuspendedWrites, WriteLeases};
 use crate::backing::{Backing, Extras, missing_in_backing};
 use crate::cluster::{and, nonsense};
-use crate::direct::Quiesced;
 use crate::service::Service;
+use crate::writers::{Quiesced, SuspendedWrites};
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
 use forebay_store::{Batch, Facts};
@@ -105,7 +104,7 @@ impl Service {
         let backing_file = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.homes.shared_layout(file)? else { return Ok(None) };
             // The final size of a file with direct writers is unknown: the back end chooses the layout.
-            let known = match self.direct.are_open() {
+            let known = match self.writers.route.are_open() {
                 true => self.create_backing(backing, file, &|_| None)?,
                 false => self.create_backing(backing, file, &engine.choose_layout(self, file))?,
             };
@@ -154,10 +153,12 @@ impl Service {
         self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
         // Shorter than the timeout of the requesting servers.
         let patience = self.config.times.peer / 4;
-        let Some(engine) = &self.drain else { return Ok(None) };
-        let suspended = engine.write_leases.suspend(file, patience)?;
+        if self.drain.is_none() {
+            return Ok(None);
+        }
+        let suspended = self.writers.leases.suspend(file, patience)?;
         // Without a lease nothing is reserved; ranges that were reserved with one do not start their I/O any more.
-        let quiesce = self.direct.range_locks.quiesce_within(file, patience)?;
+        let quiesce = self.writers.range_locks.quiesce_within(file, patience)?;
         Ok(Some((quiesce, suspended)))
     }
 
@@ -180,7 +181,7 @@ impl Service {
             data.lose(file, lost_below)?;
         }
         // Direct writes, too, are synced before the writeback mark ends.
-        self.sync_direct_until_done(file)?;
+        self.writers.sync_direct_until_done(file)?;
         let object = open_place(backing, file, place)?;
         let there = backing.ask(|_| object.version())?.size;
         // Bytes may have been written and drained on this server since the size was measured.
@@ -193,7 +194,7 @@ impl Service {
             }
             object.sync()
         })?;
-        self.forget_direct(file);
+        self.writers.forget_direct(file);
         data.hollow(file, &gaps, Batch::default())?;
         self.homes.held(file)
     }
@@ -287,10 +288,6 @@ impl DrainEngine {
     pub(super) fn abandoned(&self, service: &Service, backing: &Backing) -> BTreeSet<FileId> {
         let writeback_marks = backing.all_marked().into_iter();
         writeback_marks.filter(|&file| service.homes.is_shared(file) && !self.parts.are_busy(file)).collect()
-    }
-
-    pub(crate) fn write_leases(&self) -> &WriteLeases {
-        &self.write_leases
     }
 }
 

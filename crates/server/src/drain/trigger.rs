@@ -1,7 +1,7 @@
 //! When data is drained automatically.
 
 use super::settings::Draining;
-use crate::direct::Burst;
+use crate::writers::Burst;
 use forebay_model::Stamp;
 
 /// Outside the configured hours, the buffer is drained only above this fill level, in per cent.

@@ -213,7 +213,7 @@ impl DrainEngine {
             return Ok(Prepared::Finalize);
         }
         let size = service.store.data().facts(file)?.size;
-        let Some(lease) = self.write_leases.write_direct(file, size, || service.request_lease(file, 0))?
+        let Some(lease) = self.writers.leases.write_direct(file, size, || service.request_lease(file, 0))?
         else {
             return Ok(Prepared::Gone);
         };
@@ -284,7 +284,7 @@ impl DrainEngine {
         let mut _lease = None;
         if service.homes.is_shared(file) {
             let Some(lease) =
-                self.write_leases.write_direct(file, span.end, || service.request_lease(file, 0))?
+                self.writers.leases.write_direct(file, span.end, || service.request_lease(file, 0))?
             else {
                 return Ok(None);
             };
@@ -295,7 +295,9 @@ impl DrainEngine {
             worker_batch.take(backing, file, writer, None)?;
         }
         // A range that a direct writer or a truncation holds is drained later, if it is still in the buffer then.
-        let Some(reserved) = service.direct.range_locks.reserve(file, span, None) else { return Ok(Some(0)) };
+        let Some(reserved) = service.writers.range_locks.reserve(file, span, None) else {
+            return Ok(Some(0));
+        };
         let Some(_in_flight) = reserved.start_io() else { return Ok(Some(0)) };
         // The file may have been finalized since it was opened; a write would then look like another program's change.
         if !service.homes.is_shared(file) && backing.mark(file).is_none() {
@@ -336,7 +338,7 @@ impl DrainEngine {
         }
         let object = open_place(backing, file, &backing_file.place).inspect_err(|_| {
             // The file may have a new name: the next attempt requests a new lease.
-            self.write_leases.give_up(file);
+            self.writers.leases.give_up(file);
         })?;
         let writer = BackingWriter { object, grown: backing_file.grown };
         worker_batch.take(backing, file, writer, Some(backing_file.clone()))
@@ -354,7 +356,7 @@ impl DrainEngine {
                 .and_then(|()| backing.ask(|_| verified(service, file, &writer, &sums)))
                 .and_then(|()| {
                     backing.count_writeback(file);
-                    self.write_leases.count(file);
+                    self.writers.leases.count(file);
                     service.store.data().backing_all(file, &written)
                 })
                 .and_then(|freed| {
@@ -402,8 +404,8 @@ impl DrainEngine {
     fn finalize(&self, service: &Arc<Service>, backing: &Backing, file: FileId) {
         // Finalizing would make reads of all holes go to the back end while a direct writer is active, and would
         // assemble a file that lies in parts again and again. It waits until the writer is done.
-        let is_used =
-            service.is_written_directly(file) || (backing.is_held_open(file) && service.has_more_of(file));
+        let is_used = service.writers.is_written_directly(file)
+            || (backing.is_held_open(file) && service.has_more_of(file));
         if is_used && !self.drain_queue().is_wanted(file) {
             return self.notify(|drain_queue| drain_queue.finished(file));
         }
@@ -451,9 +453,9 @@ impl DrainEngine {
     /// This server's bytes of a file are written: notifies the authority, which finalizes the file when all holders are
     /// done.
     fn finalize_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
-        self.write_leases.give_up(file);
+        self.writers.leases.give_up(file);
         if !service.homes.is_authority(file) {
-            service.close_direct(file)?;
+            service.writers.close_direct(file)?;
         }
         // The ticket has already found out that the other holders are done.
         let wanted = self.drain_queue().tickets.values().any(|ticket| ticket.drained.contains(&file));
@@ -609,7 +611,7 @@ fn still_differs(
     writer: &BackingWriter,
     (span, stamp): (Span, Stamp),
 ) -> Result<()> {
-    let Some(_reserved) = service.direct.range_locks.reserve(file, span, None) else {
+    let Some(_reserved) = service.writers.range_locks.reserve(file, span, None) else {
         let text = format!(
             "bytes {span} are being written to the back end by another writer: they are drained again"
         );

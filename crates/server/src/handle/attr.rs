@@ -99,9 +99,9 @@ impl Service {
                 self.shed_set_id(caller, hold)?;
                 self.claim_shared(file)?;
                 let _still = self.be_still(file)?;
-                self.direct.range_locks.hide(file, opening.change().hides());
+                self.writers.range_locks.hide(file, opening.change().hides());
                 self.homes.decide_reshape(file, opening)?;
-                self.clear_failed_direct(file);
+                self.writers.clear_failed_direct(file);
                 self.trim_shared(file, opening.change());
                 Ok(Reply::Done)
             }
@@ -159,7 +159,7 @@ impl Service {
             return self.reshape(caller, &hold, Reshape::Punch(span));
         }
         self.shed_set_id(caller, &hold)?;
-        self.direct.range_locks.hide(token.file, span);
+        self.writers.range_locks.hide(token.file, span);
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)
     }

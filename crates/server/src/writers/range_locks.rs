@@ -195,7 +195,7 @@ impl RangeLocks {
     }
 
     /// A file was truncated in the back end and synced: nothing is stale beyond its size.
-    pub(super) fn clear_stale(&self, file: FileId, size: u64) {
+    pub(crate) fn clear_stale(&self, file: FileId, size: u64) {
         if let Some(ranges) = self.table().get_mut(&file) {
             let kept = ranges.stale.iter().filter_map(|span| span.intersect(Span::new(0, size)));
             ranges.stale = kept.collect();
@@ -203,14 +203,14 @@ impl RangeLocks {
     }
 
     /// Whether a range overlaps stale bytes in the back end.
-    pub(super) fn is_stale(&self, file: FileId, span: Span) -> bool {
+    pub(crate) fn is_stale(&self, file: FileId, span: Span) -> bool {
         self.table()
             .get(&file)
             .is_some_and(|ranges| ranges.stale.iter().any(|stale| stale.intersect(span).is_some()))
     }
 
     /// Whether `hide` or `quiesce` was called since the file was opened for direct writes.
-    pub(super) fn has_hidden(&self, file: FileId) -> bool {
+    pub(crate) fn has_hidden(&self, file: FileId) -> bool {
         self.table().get(&file).is_some_and(|ranges| ranges.hidden)
     }
 
@@ -238,13 +238,13 @@ impl RangeLocks {
     }
 
     /// The object through which a file is written directly.
-    pub(super) fn opened(&self, file: FileId) -> Option<Arc<Opened>> {
+    pub(crate) fn opened(&self, file: FileId) -> Option<Arc<Opened>> {
         self.table().get(&file)?.opened.clone()
     }
 
     /// Opens a file for direct writes through `opened`, or returns the one that was opened a moment ago. Old bytes in
     /// its holes are stale.
-    pub(super) fn open(&self, file: FileId, opened: Opened, holes: &[Span]) -> Arc<Opened> {
+    pub(crate) fn open(&self, file: FileId, opened: Opened, holes: &[Span]) -> Arc<Opened> {
         let mut table = self.table();
         let ranges = table.entry(file).or_default();
         holes.iter().for_each(|&hole| ranges.stale(hole));
@@ -252,7 +252,7 @@ impl RangeLocks {
     }
 
     /// All files that are open for direct writes.
-    pub(super) fn all_open(&self) -> Vec<(FileId, Arc<Opened>)> {
+    pub(crate) fn all_open(&self) -> Vec<(FileId, Arc<Opened>)> {
         let table = self.table();
         table.iter().filter_map(|(file, ranges)| Some((*file, ranges.opened.clone()?))).collect()
     }
@@ -267,21 +267,21 @@ impl RangeLocks {
     }
 
     /// A sync of direct writes failed: later syncs report the failure.
-    pub(super) fn mark_broken(&self, file: FileId) {
+    pub(crate) fn mark_broken(&self, file: FileId) {
         self.table().entry(file).or_default().broken = true;
     }
 
-    pub(super) fn is_broken(&self, file: FileId) -> bool {
+    pub(crate) fn is_broken(&self, file: FileId) -> bool {
         self.table().get(&file).is_some_and(|ranges| ranges.broken)
     }
 
     /// All files with failed syncs.
-    pub(super) fn all_broken(&self) -> Vec<FileId> {
+    pub(crate) fn all_broken(&self) -> Vec<FileId> {
         self.table().iter().filter(|(_, ranges)| ranges.broken).map(|(file, _)| *file).collect()
     }
 
     /// No byte of the failed writes is left.
-    pub(super) fn clear_broken(&self, file: FileId) {
+    pub(crate) fn clear_broken(&self, file: FileId) {
         if let Some(ranges) = self.table().get_mut(&file) {
             ranges.broken = false;
         }

@@ -1,0 +1,103 @@
+//! The routing mode, and whether a burst goes on.
+
+use crate::direct::{Full, Pipeline, Routing};
+use forebay_model::Stamp;
+use forebay_policy::route::Mode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Without a pipeline, a burst ends when no bytes have arrived for this many nanoseconds.
+const LULL: u64 = 300_000_000;
+
+/// What the drain and the back end have to know of routing.
+pub(crate) struct RouteState {
+    routing: Routing,
+    /// Index of the current mode in `Mode::ALL`.
+    mode: AtomicUsize,
+    /// When the last bytes arrived.
+    last: AtomicU64,
+}
+
+/// The state of a burst, for the drain's trigger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Burst {
+    /// Bursts do not matter.
+    Any,
+    /// The burst continues: nothing is drained.
+    GoesOn,
+    /// The burst is over: everything is drained.
+    Over,
+}
+
+impl RouteState {
+    pub(crate) fn new(routing: Routing) -> RouteState {
+        let mode = AtomicUsize::new(number(routing.mode));
+        RouteState { routing, mode, last: AtomicU64::new(0) }
+    }
+
+    /// Bytes have arrived.
+    pub(crate) fn came(&self, now: Stamp) {
+        self.last.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// Changes the routing mode.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(number(mode), Ordering::Relaxed);
+    }
+
+    /// The routing mode.
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::ALL[self.mode.load(Ordering::Relaxed)].1
+    }
+
+    /// Whether direct writes are possible at all.
+    pub(crate) fn are_open(&self) -> bool {
+        self.mode() != Mode::Buffer || self.bypass()
+    }
+
+    /// Whether a write that finds the buffer full is written directly.
+    pub(crate) fn bypass(&self) -> bool {
+        self.routing.when_full() == Full::Bypass
+    }
+
+    /// Whether the end of a burst matters.
+    pub(crate) fn follows_bursts(&self) -> bool {
+        self.routing.pipeline == Pipeline::Off
+    }
+
+    /// Whether data may be drained, as far as bursts matter.
+    pub(crate) fn burst(&self, now: Stamp) -> Burst {
+        let last = self.last.load(Ordering::Relaxed);
+        match self.routing.pipeline {
+            Pipeline::On => Burst::Any,
+            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
+            Pipeline::Off => Burst::Over,
+        }
+    }
+}
+
+fn number(mode: Mode) -> usize {
+    Mode::ALL.iter().position(|(_, one)| *one == mode).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burst_continues_as_long_as_bytes_arrive() {
+        let at = RouteState::new;
+        let route = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
+        let second = 1_000_000_000;
+        assert_eq!(route.burst(Stamp(second)), Burst::Over);
+        route.came(Stamp(second));
+        assert_eq!(
+            route.burst(Stamp(second + LULL - 1)),
+            Burst::GoesOn,
+            "any bytes count, however slowly they arrive"
+        );
+        assert_eq!(route.burst(Stamp(second + LULL)), Burst::Over);
+        let usual = at(Routing::default());
+        usual.came(Stamp(second));
+        assert_eq!(usual.burst(Stamp(second)), Burst::Any);
+    }
+}
