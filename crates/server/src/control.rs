@@ -158,7 +158,30 @@ pub(crate) fn serve_request(
     caller: Caller,
     request: Request,
 ) -> Begun {
-    let class = class(&request, service.backing.is_some());
+    serve_as(class(&request, service.backing.is_some()), service, job, caller, request)
+}
+
+/// The same on a thread that may wait for the back end.
+pub(crate) fn serve_on_this_thread(
+    service: &Arc<Service>,
+    job: &Arc<Membership>,
+    caller: Caller,
+    request: Request,
+) -> Begun {
+    let class = match class(&request, service.backing.is_some()) {
+        Class::Backing => Class::Usual,
+        class => class,
+    };
+    serve_as(class, service, job, caller, request)
+}
+
+fn serve_as(
+    class: Class,
+    service: &Arc<Service>,
+    job: &Arc<Membership>,
+    caller: Caller,
+    request: Request,
+) -> Begun {
     let (whose, work) = (job, || (service.clone(), job.clone()));
     let entry = match class {
         Class::Urgent | Class::Data => return Begun::Done(Some(answer(service.handle(&caller, &request)))),

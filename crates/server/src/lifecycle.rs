@@ -3,6 +3,7 @@
 use forebay_model::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// The state that all parts of a server share from its start to its stop.
 pub(crate) struct Lifecycle {
@@ -80,4 +81,13 @@ impl Lifecycle {
 pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     // An error means that the service was dropped, so the server has stopped.
     let _ = stopping.wait_for(|&stops| stops).await;
+}
+
+/// Sleeps for `pause`; returns false at once when the server stops, without reading the clock, which may be paused.
+pub(crate) async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
+    tokio::select! {
+        biased;
+        () = stopped(stopping) => false,
+        () = sleep(pause) => true,
+    }
 }

@@ -1,12 +1,12 @@
 //! Starts a server, runs it and shuts it down: opens the store, listens, serves, and stops cleanly.
 
 use crate::accept_limiter::{AcceptLimiter, Origin, Place};
-use crate::backing::FRESH;
+use crate::backing::{FRESH, follow_leased_dirs};
 use crate::cluster::{JoinState, PeerLinks};
 use crate::config::{Config, Medium};
 use crate::drain::{self, DrainEngine};
 use crate::error_limit::ErrorLimit;
-use crate::lifecycle::stopped;
+use crate::lifecycle::{rested, stopped};
 use crate::log_limit::about_peer;
 use crate::members::Fixed;
 use crate::service::Service;
@@ -316,6 +316,7 @@ async fn serve(
     tokio::spawn(end_expired(service.clone()));
     tokio::spawn(remember(service.clone()));
     tokio::spawn(follow_root(service.clone()));
+    tokio::spawn(follow_leased_dirs(service.clone()));
     connect(service);
     DrainEngine::start(service, &alive);
     mapping::start(service)?;
@@ -460,15 +461,6 @@ async fn accept(
             connection::serve(service, transport, vouch, place).await;
             drop(alive);
         });
-    }
-}
-
-/// Sleeps for `pause`; returns false at once when the server stops, without reading the clock, which may be paused.
-pub(crate) async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
-    tokio::select! {
-        biased;
-        () = stopped(stopping) => false,
-        () = sleep(pause) => true,
     }
 }
 

@@ -11,9 +11,10 @@
 use crate::blocking::{Begun, failed};
 use crate::caller::Caller;
 use crate::connection::Connection;
-use crate::control::serve_request;
+use crate::control::{serve_on_this_thread, serve_request};
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
+use crate::lifecycle::rested;
 use crate::peer_identity::PeerIdentity;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result};
@@ -26,8 +27,8 @@ use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, R
 use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -39,16 +40,29 @@ const NAP: Duration = Duration::from_millis(20);
 /// Bytes of an error's text that always fit a reply.
 const LONGEST_TEXT: usize = MOST_REPLY / 2;
 
+/// A request that takes longer than this on a queue thread gets the thread for itself.
+const STALL: Duration = Duration::from_millis(2);
+/// For how many such periods without a request before the back end the queue threads are watched.
+const WATCHED: u32 = 100;
+
 /// All queue threads of a server.
 pub(crate) struct ShmQueues {
     threads: Vec<QueueThread>,
     next: AtomicU32,
     queues: AtomicU32,
+    /// Threads whose request before the back end takes long. While there are any, queue threads serve no such request.
+    stalled: AtomicUsize,
+    /// Whether a task looks for stalled threads.
+    watched: AtomicBool,
 }
 
 struct QueueThread {
     state: Mutex<State>,
     spin: Spin,
+    /// Increased when another thread takes over.
+    term: AtomicU64,
+    /// Counts the starts and ends of requests before the back end; odd while one is served.
+    calls: AtomicU64,
 }
 
 #[derive(Default)]
@@ -81,9 +95,20 @@ impl Default for ShmQueues {
         // Each thread may need a core of its own, and so may its clients.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (cores / 4).clamp(1, MAX_DOORBELLS as usize);
-        let thread = || QueueThread { state: Mutex::default(), spin: Spin::new(SHORTEST_LOOK, LONGEST_LOOK) };
+        let thread = || QueueThread {
+            state: Mutex::default(),
+            spin: Spin::new(SHORTEST_LOOK, LONGEST_LOOK),
+            term: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        };
         let threads = (0..count).map(|_| thread()).collect();
-        ShmQueues { threads, next: AtomicU32::new(0), queues: AtomicU32::new(0) }
+        ShmQueues {
+            threads,
+            next: AtomicU32::new(0),
+            queues: AtomicU32::new(0),
+            stalled: AtomicUsize::new(0),
+            watched: AtomicBool::new(false),
+        }
     }
 }
 
@@ -152,15 +177,16 @@ impl Service {
         state.queues = Arc::new(state.queues.iter().cloned().chain([queue.clone()]).collect());
         if !std::mem::replace(&mut state.running, true) {
             let service = self.me().ok_or(ErrorKind::Busy)?;
-            tokio::task::spawn_blocking(move || service.queue_thread(number).serve_queues(&service));
+            let term = thread.term.load(Ordering::Acquire);
+            tokio::task::spawn_blocking(move || service.queue_thread(number).serve_queues(&service, term));
         }
         let bytes = |path: PathBuf| path.into_os_string().into_vec();
         Ok((queue, QueueGrant { path: bytes(path), doorbell: bytes(rings), nonce }))
     }
 
-    /// The moment from which an answer may be leased; `None` if another server or the back end can change the file.
+    /// The moment from which an answer may be leased; `None` if another server can change the file.
     fn leasing(&self) -> Option<(&Epochs, Moment)> {
-        let epochs = self.store.epochs().filter(|_| self.life.is_alone() && self.backing.is_none())?;
+        let epochs = self.store.epochs().filter(|_| self.life.is_alone())?;
         Some((epochs, epochs.moment()))
     }
 
@@ -168,7 +194,57 @@ impl Service {
     fn lease(&self, (epochs, since): (&Epochs, Moment), answer: &Option<Answer>) -> Option<Lease> {
         let Some(Ok(Reply::Found(attr) | Reply::Opened { attr, .. })) = answer else { return None };
         let lease = epochs.lease(since, attr.id.0)?;
-        (!self.store.data().is_filled(attr.id)).then_some(lease)
+        let is_certain =
+            !self.store.data().is_filled(attr.id) && self.may_lease(attr, lease).unwrap_or(false);
+        is_certain.then_some(lease)
+    }
+
+    /// Looks for queue threads whose request before the back end takes long, and has other threads take over their
+    /// queues.
+    async fn watch_queue_threads(self: Arc<Service>) {
+        let threads = &self.shm_queues.threads;
+        let look = || threads.iter().map(|thread| thread.calls.load(Ordering::Acquire)).collect::<Vec<_>>();
+        let (mut stopping, mut before, mut quiet) = (self.life.stopping(), look(), 0);
+        while rested(&mut stopping, STALL).await {
+            let now = look();
+            quiet = if now == before && now.iter().all(|calls| calls % 2 == 0) { quiet + 1 } else { 0 };
+            for (number, _) in (0..).zip(&now).filter(|&(at, calls)| calls % 2 == 1 && before[at] == *calls) {
+                self.replace_thread(number, now[number]);
+            }
+            before = now;
+            if quiet > WATCHED {
+                break;
+            }
+        }
+        self.shm_queues.watched.store(false, Ordering::SeqCst);
+        // A request that began before the store has not started another task.
+        if look() != before {
+            self.watch();
+        }
+    }
+
+    /// Starts the task that looks for stalled queue threads, unless it runs.
+    fn watch(self: &Arc<Service>) {
+        if !self.shm_queues.watched.load(Ordering::SeqCst)
+            && !self.shm_queues.watched.swap(true, Ordering::SeqCst)
+        {
+            tokio::spawn(Box::pin(self.clone().watch_queue_threads()));
+        }
+    }
+
+    /// Has another thread serve the queues of a queue thread that is busy with one request.
+    fn replace_thread(self: &Arc<Service>, number: usize, calls: u64) {
+        let thread = &self.shm_queues.threads[number];
+        let _state = lock(&thread.state);
+        self.shm_queues.stalled.fetch_add(1, Ordering::AcqRel);
+        let replaced = thread.calls.compare_exchange(calls, calls + 1, Ordering::AcqRel, Ordering::Acquire);
+        if replaced.is_err() {
+            // The request has just ended.
+            self.shm_queues.stalled.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let (term, service) = (thread.term.fetch_add(1, Ordering::AcqRel) + 1, self.clone());
+        tokio::task::spawn_blocking(move || service.shm_queues.threads[number].serve_queues(&service, term));
     }
 
     /// The thread that serves a queue.
@@ -177,13 +253,48 @@ impl Service {
     }
 }
 
+/// A request before the back end, on a queue thread.
+struct BackingCall<'a> {
+    thread: &'a QueueThread,
+    started: u64,
+    stalled: &'a AtomicUsize,
+}
+
+impl Drop for BackingCall<'_> {
+    fn drop(&mut self) {
+        let (started, ended) = (self.started, self.started + 1);
+        let calls = &self.thread.calls;
+        if calls.compare_exchange(started, ended, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread has taken over.
+            self.stalled.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
 impl QueueThread {
+    /// Whether no other thread has taken over from the one with this term.
+    fn is_served_by(&self, term: u64) -> bool {
+        self.term.load(Ordering::Acquire) == term
+    }
+
+    /// Begins a request that may wait for the back end; `None` if such requests have to be served elsewhere. A thread is
+    /// replaced only during such a request, so its term cannot end in between.
+    fn begin_call<'a>(&'a self, term: u64, service: &'a Arc<Service>) -> Option<BackingCall<'a>> {
+        let stalled = &service.shm_queues.stalled;
+        if stalled.load(Ordering::Acquire) > 0 || !self.is_served_by(term) {
+            return None;
+        }
+        let started = self.calls.fetch_add(1, Ordering::AcqRel) + 1;
+        service.watch();
+        Some(BackingCall { thread: self, started, stalled })
+    }
+
     fn queues(&self) -> Arc<Vec<Arc<Queue>>> {
         lock(&self.state).queues.clone()
     }
 
-    /// Serves the queues of this thread until none is left or the server stops.
-    fn serve_queues(&self, service: &Arc<Service>) {
+    /// Serves the queues of this thread until none is left, the server stops, or another thread takes over.
+    fn serve_queues(&self, service: &Arc<Service>, term: u64) {
         let stopping = service.life.stopping();
         let (mut buffers, mut aside) = (Buffers::default(), Aside::default());
         // The core on which the last client ran.
@@ -191,6 +302,9 @@ impl QueueThread {
         loop {
             let (queues, doorbell) = {
                 let mut state = lock(&self.state);
+                if !self.is_served_by(term) {
+                    return;
+                }
                 if state.queues.is_empty() || *stopping.borrow() {
                     state.running = false;
                     return;
@@ -200,7 +314,7 @@ impl QueueThread {
             doorbell.iter().for_each(|doorbell| doorbell.announce_core());
             let mut idle = true;
             for queue in &*queues {
-                if queue.serve(service, &mut buffers) {
+                if self.is_served_by(term) && queue.serve(service, &mut buffers, Some((self, term))) {
                     (idle, client_core) = (false, queue.queue_server.asked_from());
                 }
             }
@@ -218,7 +332,7 @@ impl QueueThread {
                 doorbell.iter().for_each(|doorbell| doorbell.announce_core());
             }
             let Looked::SinceThen(begin) =
-                self.spin.until(|| queues.iter().any(|queue| queue.queue_server.is_asked()), in_vain)
+                self.spin.until(|| queues.iter().any(|queue| queue.is_ready()), in_vain)
             else {
                 continue;
             };
@@ -228,7 +342,7 @@ impl QueueThread {
                 // Move away from the core of the next client.
                 let _away = Away::from(client_core);
                 doorbell.announce_core();
-                doorbell.sleep(NAP, || self.queues().iter().any(|queue| queue.queue_server.is_asked()));
+                doorbell.sleep(NAP, || self.queues().iter().any(|queue| queue.is_ready()));
             }
             self.spin.waited(begin.elapsed());
         }
@@ -243,18 +357,34 @@ struct Buffers {
 }
 
 impl Queue {
-    /// Serves pending requests; returns whether there were any.
-    fn serve(self: &Arc<Queue>, service: &Arc<Service>, buffers: &mut Buffers) -> bool {
+    /// Whether there are pending requests, and no other thread serves this queue.
+    fn is_ready(&self) -> bool {
+        self.queue_server.is_asked()
+            && !matches!(self.peer_identity.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Serves pending requests, unless another thread does; returns whether there were any. `on` is the queue thread and
+    /// its term.
+    fn serve(
+        self: &Arc<Queue>,
+        service: &Arc<Service>,
+        buffers: &mut Buffers,
+        on: Option<(&QueueThread, u64)>,
+    ) -> bool {
         if !self.queue_server.is_asked() {
             return false;
         }
-        let mut peer_identity = lock(&self.peer_identity);
+        let mut peer_identity = match self.peer_identity.try_lock() {
+            Ok(peer_identity) => peer_identity,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let Some(peer_identity) = peer_identity.as_mut() else { return false };
         let Buffers { request, reply } = buffers;
         let refused = self.queue_server.take(request, |taken, bytes| {
             let since = service.leasing();
             // A panic in this request must not affect other queues of this thread.
-            let begun = catch_unwind(AssertUnwindSafe(|| self.begin(service, peer_identity, bytes)));
+            let begun = catch_unwind(AssertUnwindSafe(|| self.begin(service, peer_identity, bytes, on)));
             match begun.unwrap_or_else(|_| (0, What::Begun(Begun::Done(Some(Err(failed())))))) {
                 (_, What::UseConnection) => self.queue_server.refer(taken),
                 (_, What::Malformed) => {
@@ -285,7 +415,13 @@ impl Queue {
     }
 
     /// Serves a request as its connection would, or returns a future for the part that must wait.
-    fn begin(&self, service: &Arc<Service>, peer_identity: &mut PeerIdentity, bytes: &[u8]) -> (u64, What) {
+    fn begin(
+        &self,
+        service: &Arc<Service>,
+        peer_identity: &mut PeerIdentity,
+        bytes: &[u8],
+        on: Option<(&QueueThread, u64)>,
+    ) -> (u64, What) {
         let header = bytes.split_first_chunk::<HEADER>().and_then(|(head, rest)| {
             let header = Header::decode(head).ok()?;
             let whole = header.kind == FrameKind::Call && header.payload == 0;
@@ -298,13 +434,13 @@ impl Queue {
         let what = match called {
             Err(error) => What::Begun(Begun::Done(Some(Err(error)))),
             Ok((caller, request @ Request::Close { .. })) => {
-                What::Begun(self.close(service, caller, request))
+                What::Begun(self.close(service, caller, request, on))
             }
             Ok((caller, request)) => {
                 let class = class(&request, service.backing.is_some());
                 let is_ring = matches!(request, Request::Ring { .. });
                 match is_ring || matches!(class, Class::Usual | Class::Backing | Class::Listing) {
-                    true => What::Begun(serve_request(service, &self.job, caller, request)),
+                    true => What::Begun(self.serve_one(service, caller, request, on)),
                     false => What::UseConnection,
                 }
             }
@@ -312,10 +448,32 @@ impl Queue {
         (header.id, what)
     }
 
+    /// Serves a request, on this queue thread even if it may wait for the back end: usually it does not take long.
+    fn serve_one(
+        &self,
+        service: &Arc<Service>,
+        caller: Caller,
+        request: Request,
+        on: Option<(&QueueThread, u64)>,
+    ) -> Begun {
+        let has_backing = service.backing.is_some();
+        let waits = has_backing && class(&request, has_backing) == Class::Backing;
+        match on.filter(|_| waits).and_then(|(thread, term)| thread.begin_call(term, service)) {
+            Some(_call) => serve_on_this_thread(service, &self.job, caller, request),
+            None => serve_request(service, &self.job, caller, request),
+        }
+    }
+
     /// Closes a file. Retries while the server is busy, because the client may not wait for the answer.
-    fn close(&self, service: &Arc<Service>, caller: Caller, request: Request) -> Begun {
+    fn close(
+        &self,
+        service: &Arc<Service>,
+        caller: Caller,
+        request: Request,
+        on: Option<(&QueueThread, u64)>,
+    ) -> Begun {
         let (again, job) = ((caller.clone(), request.clone()), &self.job);
-        match serve_request(service, job, caller, request) {
+        match self.serve_one(service, caller, request, on) {
             Begun::Done(Some(Err(error))) if error.kind() == ErrorKind::Busy => {
                 let (service, job, (caller, request)) = (service.clone(), job.clone(), again);
                 Begun::Later(Box::pin(async move {
@@ -372,9 +530,10 @@ impl Queue {
     /// The connection has closed. Requests already in the queue are still executed, like those left in its socket.
     pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
         if !*service.life.stopping().borrow() {
-            self.serve(service, &mut Buffers::default());
+            self.serve(service, &mut Buffers::default(), None);
         }
-        if lock(&self.peer_identity).take().is_none() {
+        // A queue thread may hold the lock for as long as the back end takes.
+        if tokio::task::block_in_place(|| lock(&self.peer_identity).take()).is_none() {
             return;
         }
         let thread = service.queue_thread(self.number);

@@ -5,7 +5,7 @@
 //! previous round, which leaves one period to read the sockets; a round that is late ends no session and gives every
 //! client a fresh session period.
 
-use crate::run::rested;
+use crate::lifecycle::rested;
 use crate::service::Service;
 use std::sync::Arc;
 use std::time::Duration;

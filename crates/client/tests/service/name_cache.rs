@@ -6,7 +6,9 @@ use forebay_model::{Attr, Change, ErrorKind, SetTime, Time};
 use forebay_testkit::{Rng, Seeded, rounds};
 use forebay_wire::RenameMode;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn client(world: &World, by: By) -> blocking::Client {
     let client = blocking::Client::connect(world.client_config(by)).unwrap();
@@ -51,6 +53,84 @@ fn cached_lookups_need_no_request_and_creates_need_one() {
     assert!((200..200 + some).contains(&removed), "{removed}");
     let gone = cost(&|number| assert_eq!(kind(local.stat(name(number))), Err(ErrorKind::NotFound)));
     assert!(gone >= 200, "missing names are not cached: {gone}");
+}
+
+/// A service before a directory, which is returned. Nothing is drained unless it is requested.
+fn world_before_a_directory() -> (World, PathBuf) {
+    let mut behind = PathBuf::new();
+    let world = World::with(32, |dir, config| {
+        behind = dir.join("behind");
+        std::fs::create_dir(&behind).unwrap();
+        config.backend = Some(format!("dir:{}", behind.display()));
+        config.drain.age = Duration::from_secs(3600);
+        config.drain.threshold = 99;
+    });
+    (world, behind)
+}
+
+fn drain(client: &blocking::Client) {
+    let ticket = client.drain(None, None).unwrap().ticket.unwrap();
+    while !client.drain_ticket(ticket.id).unwrap().ticket.unwrap().done {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn cached_lookups_before_a_back_end_need_no_request() {
+    let (world, behind) = world_before_a_directory();
+    std::fs::create_dir_all(behind.join("there/deep")).unwrap();
+    let local = client(&world, By::Unix);
+    for dir in ["/there/deep", "/new", "/there/deep/new"] {
+        if local.stat(dir).is_err() {
+            local.mkdir(dir, 0o755).unwrap();
+        }
+        let name = |number| format!("{dir}/f{number}");
+        (0..100).for_each(|number| make(&local, &name(number)));
+        let before = requests(&local);
+        (0..100).for_each(|number| assert_eq!(local.stat(name(number)).unwrap().size, 0));
+        (0..100).for_each(|number| assert_eq!(local.stat(name(number)).unwrap().size, 0));
+        let lookups = requests(&local) - before;
+        assert!(lookups < 130, "{dir}: {lookups} requests for 200 lookups");
+    }
+}
+
+#[test]
+fn attributes_of_drained_files_are_not_cached() {
+    let (world, behind) = world_before_a_directory();
+    let local = client(&world, By::Unix);
+    local.mkdir("/d", 0o755).unwrap();
+    let file = local.open("/d/f", OpenOptions::CREATE_NEW).unwrap();
+    file.pwrite(0, b"drained").unwrap();
+    file.close().unwrap();
+    (0..5).for_each(|_| assert_eq!(local.stat("/d/f").unwrap().size, 7));
+    drain(&local);
+    assert_eq!(local.stat("/d/f").unwrap().size, 7);
+    std::fs::write(behind.join("d/f"), b"changed by others").unwrap();
+    assert_eq!(local.stat("/d/f").unwrap().size, 17, "seen at the next lookup");
+    std::fs::remove_file(behind.join("d/f")).unwrap();
+    assert_eq!(kind(local.stat("/d/f")), Err(ErrorKind::NotFound));
+}
+
+#[test]
+fn directory_of_the_same_name_in_the_back_end_is_merged_although_it_is_cached() {
+    let (world, behind) = world_before_a_directory();
+    let local = client(&world, By::Unix);
+    local.mkdir("/d", 0o755).unwrap();
+    local.stat("/d").unwrap();
+    make(&local, "/d/ours");
+    let look = || {
+        local.stat("/d/ours").unwrap();
+        local.stat("/d").unwrap();
+    };
+    look();
+    std::fs::create_dir(behind.join("d")).unwrap();
+    std::fs::write(behind.join("d/theirs"), b"there").unwrap();
+    let begin = Instant::now();
+    while local.stat("/d/theirs").is_err() {
+        look();
+        assert!(begin.elapsed() < Duration::from_secs(60), "the directory is not merged");
+        std::thread::yield_now();
+    }
 }
 
 /// What a client with a cached `/d/f` sees after another client has changed something.

@@ -233,7 +233,7 @@ impl Service {
     }
 
     /// Merges a directory of the buffer with one of the same name that has appeared in the back end.
-    fn merge_dir(
+    pub(super) fn merge_dir(
         &self,
         backing: &Backing,
         file: FileId,
@@ -287,7 +287,13 @@ impl Service {
     }
 
     /// Compares a record with the back end; true if the file was removed there.
-    fn refresh_one(&self, backing: &Backing, file: FileId, inode: &Inode, order: Order) -> Result<bool> {
+    pub(super) fn refresh_one(
+        &self,
+        backing: &Backing,
+        file: FileId,
+        inode: &Inode,
+        order: Order,
+    ) -> Result<bool> {
         let Some(record) = backing.record(file)? else { return Ok(false) };
         // The drain's own writes change the file all the time.
         if backing.mark(file).is_some() {

@@ -21,6 +21,7 @@ mod create;
 mod extras;
 mod ground;
 mod intent;
+mod leased;
 mod lookup;
 mod marks;
 mod mounts;
@@ -35,6 +36,7 @@ mod stage;
 mod writeback;
 
 pub(crate) use extras::Extras;
+pub(crate) use leased::follow_leased_dirs;
 pub(crate) use lookup::Order;
 pub(crate) use mutate::{Spot, changed_in_backing};
 pub(crate) use read::{Part, bytes_of};
@@ -47,6 +49,7 @@ use forebay_backend::{Backend, Found, Seen};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
 use forebay_store::{Batch, Inode, Kv};
 use forebay_wire::Place;
+use leased::LeasedDirs;
 use marks::WritebackMarks;
 use mounts::Mounts;
 use record::{Home, Record};
@@ -72,6 +75,7 @@ pub(crate) struct Backing {
     root: Mutex<()>,
     size_locks: Vec<Mutex<()>>,
     seen: Mutex<HashMap<FileId, Instant>>,
+    leased_dirs: LeasedDirs,
     writeback_marks: WritebackMarks,
     mounts: Mounts,
     /// Last known names of files.
@@ -109,6 +113,7 @@ impl Backing {
             root: Mutex::default(),
             size_locks: (0..SIZE_LOCKS).map(|_| Mutex::default()).collect(),
             seen: Mutex::default(),
+            leased_dirs: LeasedDirs::default(),
             waiting: Semaphore::new(places),
             here: Semaphore::new(places),
         }

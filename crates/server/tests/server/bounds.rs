@@ -240,18 +240,18 @@ impl Raw {
 
 /// Blocks the given number of calls until it is opened.
 #[derive(Default)]
-struct Stall {
+pub(crate) struct Stall {
     left: Mutex<usize>,
     opened: Condvar,
     stalled: AtomicUsize,
 }
 
 impl Stall {
-    fn close(&self, count: usize) {
+    pub(crate) fn close(&self, count: usize) {
         *self.left.lock().unwrap() = count;
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.left.lock().unwrap() = usize::MAX;
         self.opened.notify_all();
     }
@@ -282,13 +282,13 @@ impl Stall {
         self.let_pass();
     }
 
-    fn wait_for(&self, count: usize) {
+    pub(crate) fn wait_for(&self, count: usize) {
         until("calls are blocked in the back end", || self.stalled.load(Ordering::SeqCst) >= count);
     }
 }
 
 /// A server with a back end that can block one kind of call.
-fn stalling(call: &'static str, change: impl FnOnce(&mut Config)) -> (World, Arc<Stall>) {
+pub(crate) fn stalling(call: &'static str, change: impl FnOnce(&mut Config)) -> (World, Arc<Stall>) {
     let stall = Arc::new(Stall::default());
     let passing = stall.clone();
     let backend = Faulty::new(Memory::default(), move |called| {

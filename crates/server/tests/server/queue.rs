@@ -1,5 +1,6 @@
 //! Requests through shared-memory queues: their effect, their permissions, and how the server handles misuse.
 
+use crate::bounds::stalling;
 use crate::raw::{ALICE, Raw, World, name, person, refused};
 use forebay_model::{Access, ErrorKind, FileId, Identity};
 use forebay_shm::{Answered, Asked, MOST_REQUEST, QueueClient};
@@ -118,6 +119,57 @@ fn queue_requests_behave_as_on_their_connection() {
     };
     let odd = String::from_utf8(vec![1; 200]).unwrap();
     refused(queue.call(walk(&odd)), ErrorKind::NotFound);
+}
+
+#[test]
+fn stalled_back_end_call_of_one_queue_delays_no_other_queue() {
+    let (world, stall) = stalling("find", |_| {});
+    let mut raws: Vec<Raw> = (0..3).map(|_| world.control()).collect();
+    let queues: Vec<Queue> = raws.iter_mut().map(Queue::open).collect();
+    let dir = raws[0].make_dir(ROOT, "d", 0o755);
+    let in_dir = |text: &str| Request::MakeDir { dir, name: name(text), mode: 0o755 };
+    for round in 0..3 {
+        let named = |text: &str| format!("{text}{round}");
+        stall.close(2);
+        // Both look the name up in the back end: the first on a queue thread.
+        let first = queues[0].post(None, create(&named("a"), IfExists::Refuse));
+        stall.wait_for(2 * round + 1);
+        let second = queues[1].post(None, create(&named("b"), IfExists::Refuse));
+        stall.wait_for(2 * round + 2);
+        for number in 0..20 {
+            let made = queues[2].call(in_dir(&named(&format!("c{number}."))));
+            assert!(made.is_ok(), "{made:?}");
+        }
+        assert!(queues[1].call(in_dir(&named("e"))).is_ok());
+        assert!(first.answer().is_none() && second.answer().is_none());
+        stall.open();
+        for asked in [first, second] {
+            assert!(matches!(wait_for_answer(&asked), Answered::Bytes(_)));
+        }
+        // The queue of the stalled request goes on.
+        assert!(queues[0].call(in_dir(&named("f"))).is_ok());
+        assert!(raws[0].walk(&named("a")).is_ok() && raws[0].walk(&named("b")).is_ok());
+    }
+}
+
+#[test]
+fn queue_ends_while_its_request_waits_for_the_back_end() {
+    let (world, stall) = stalling("find", |_| {});
+    let (mut raw, mut other) = (world.control(), world.control());
+    let (queue, others) = (Queue::open(&mut raw), Queue::open(&mut other));
+    let dir = other.make_dir(ROOT, "d", 0o755);
+    stall.close(1);
+    drop(queue.post(None, create("late", IfExists::Refuse)));
+    stall.wait_for(1);
+    drop(raw);
+    for number in 0..20 {
+        let made = others.call(Request::MakeDir { dir, name: name(&format!("c{number}")), mode: 0o755 });
+        assert!(made.is_ok(), "{made:?}");
+    }
+    stall.open();
+    while other.walk("late").is_err() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

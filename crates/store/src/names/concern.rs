@@ -1,6 +1,6 @@
 //! Maps a changed record to the file whose attributes it affects.
 
-use super::key::{ENTRIES, INODES, SHARES, Target, split_id};
+use super::key::{BACKING_RECORDS, ENTRIES, INODES, SHARES, Target, split_id};
 use super::{Body, Inode};
 use forebay_model::FileId;
 
@@ -20,6 +20,8 @@ pub(crate) fn concern(key: &[u8], value: Option<&[u8]>) -> Option<Concern> {
             let (file, _) = split_id(key)?;
             Some(Concern { file, tree: value.is_some_and(|value| is_known_elsewhere(file, value)) })
         }
+        // What is in the back end can change there without notice: its answers are leased no longer.
+        (BACKING_RECORDS, _) => split_id(key).map(|(file, _)| Concern { file, tree: false }),
         (SHARES, _) => split_id(key).map(|(file, _)| Concern { file, tree: false }),
         (ENTRIES, Some(value)) => {
             Target::read(value).map(|target| Concern { file: target.file, tree: false })

@@ -11,6 +11,8 @@ pub(super) const INODES: &[u8] = KeySpace::Inode.prefix();
 pub(super) const ENTRIES: &[u8] = KeySpace::Entry.prefix();
 pub(super) const XATTRS: &[u8] = KeySpace::Xattr.prefix();
 pub(super) const ORPHANS: &[u8] = KeySpace::Orphan.prefix();
+/// Where files lie in the back end, which the server records.
+pub(super) const BACKING_RECORDS: &[u8] = KeySpace::BackingRecord.prefix();
 pub(super) const SHARES: &[u8] = KeySpace::DirShare.prefix();
 pub(super) const PREPARED: &[u8] = KeySpace::PreparedIntent.prefix();
 pub(super) const DECIDED: &[u8] = KeySpace::DecidedIntent.prefix();
