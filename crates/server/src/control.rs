@@ -221,6 +221,8 @@ fn serve_as(
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
             whose.got(&turn);
+            // Before a back end the request may wait, and nobody else's turn should.
+            let _turn = service.backing.is_none().then_some(turn);
             match service.handle(&caller, &request) {
                 Ok(reply) => Begun::Done(Some(Ok(reply))),
                 Err(Blocked::Failed(error)) => Begun::Done(Some(Err(error))),
