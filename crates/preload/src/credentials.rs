@@ -196,6 +196,8 @@ fn task(dir: &Path) -> Option<Other> {
 
 /// All threads of this process but the calling one.
 fn others() -> Vec<Other> {
+    // One that has just been created looks like a thread of the program.
+    engine::threads().into_iter().for_each(engine::Threads::wait_until_begun);
     let own = rustix::thread::gettid().as_raw_nonzero().to_string();
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let others = tasks.flatten().filter(|task| task.file_name().as_encoded_bytes() != own.as_bytes());

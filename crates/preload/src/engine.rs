@@ -18,6 +18,7 @@ use rustix::thread::futex;
 use std::cell::{Cell, UnsafeCell};
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub(crate) struct Threads {
     handle: Handle,
     runtime: Lock<Option<Runtime>>,
     origin: Origin,
+    /// How many of the threads run code of their own, and so have their names.
+    begun: Arc<AtomicU32>,
     /// Whether the next call replaces these threads by threads with the caller's rights.
     is_outdated: AtomicBool,
     /// Whether the connections come from the broker of a run, under the run's identity. Every request then names its
@@ -208,11 +211,19 @@ impl Threads {
             // Threads created here would end with this process, and the parent would wait for them.
             return Err(Errno(libc::EAGAIN));
         }
+        let begun = Arc::new(AtomicU32::new(0));
         let mut builder = Builder::new_multi_thread();
         builder
             .worker_threads(WORKERS)
             .thread_name(THREAD_NAME)
-            .on_thread_start(become_internal)
+            .on_thread_start({
+                let begun = begun.clone();
+                move || {
+                    become_internal();
+                    begun.fetch_add(1, Ordering::Release);
+                    let _ = futex::wake(&begun, futex::Flags::PRIVATE, i32::MAX as u32);
+                }
+            })
             .enable_all();
         let runtime = blocked(|| builder.build())
             .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start client threads: {error}")))?;
@@ -221,6 +232,7 @@ impl Threads {
             handle: runtime.handle().clone(),
             runtime: Lock::new(Some(runtime)),
             origin: now.origin(),
+            begun,
             is_outdated: AtomicBool::new(false),
             is_brokered: AtomicBool::new(false),
             client: OnceCell::new(),
@@ -235,7 +247,21 @@ impl Threads {
             return Ok(());
         }
         // The thread waits as for any request: a slow connection must not block the application's signals.
-        self.wait_for(async { self.client.get_or_try_init(|| connect(self)).await.map(drop) })
+        let done = self.wait_for(async { self.client.get_or_try_init(|| connect(self)).await.map(drop) });
+        self.wait_until_begun();
+        done
+    }
+
+    /// Waits until all threads have their names, by which they are told from those of the program. A thread that has not
+    /// begun has its creator's name.
+    pub(crate) fn wait_until_begun(&self) {
+        loop {
+            let begun = self.begun.load(Ordering::Acquire);
+            if begun >= WORKERS as u32 {
+                return;
+            }
+            let _ = futex::wait(&self.begun, futex::Flags::PRIVATE, begun, None);
+        }
     }
 
     /// Makes these threads serve in place of `others`, unless another thread has replaced those first.

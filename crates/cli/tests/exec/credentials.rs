@@ -177,6 +177,19 @@ fn dropping_privileges_ends_sessions_and_shared_memory_of_root() {
     }
 }
 
+/// Capabilities belong to threads: the C library ends a process of which some threads may change their group, and others may
+/// not. So threads of the library must be recognised, also those that have not run yet.
+#[test]
+fn privileges_are_dropped_while_threads_of_the_library_start() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let mut command = world.command(world.compile("drops"));
+    command.arg("/fb/file");
+    assert_eq!(succeed(command), "0 failed\n");
+}
+
 #[test]
 fn root_descriptors_are_inherited_by_programs_of_other_users() {
     if !can() || !has("setpriv") {
