@@ -6,7 +6,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::place::ours;
 use crate::table::{self, Held};
-use crate::{dispatch, hook, life, mem};
+use crate::{descriptors, dispatch, hook, life, mem};
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::Ordering;
@@ -118,7 +118,7 @@ fn copy(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
             to.advance(target, written)?;
         }
         done += written;
-        // A short read from a pipe means that it is empty now.
+        // A source without offsets has no more bytes now.
         if written < read || (at.is_none() && read < want) {
             break;
         }
@@ -259,7 +259,80 @@ fn out_of_pipe(pipe: &Side, to: &Side, len: usize, flags: c_uint) -> Outcome<ssi
             return fail(libc::EAGAIN);
         }
     }
-    sides(pipe, to, len.min(PIECE))
+    let Some(open) = &to.open else { return Err(Stop::Foreign) };
+    if open.access as c_int & libc::O_ACCMODE == libc::O_RDONLY {
+        return fail(libc::EBADF);
+    }
+    move_out(pipe.fd, to, len.min(PIECE))
+}
+
+/// A pipe of the library, both ends above the application's descriptors.
+struct Pipe {
+    output: c_int,
+    input: c_int,
+}
+
+impl Pipe {
+    /// With room for `len` bytes, if the user may have that much.
+    fn new(len: usize) -> Outcome<Pipe> {
+        let mut ends = [0_i32; 2];
+        let args = [ends.as_mut_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0];
+        // SAFETY: the kernel writes two descriptors to the stack.
+        unsafe { try_system_call(libc::SYS_pipe2, args) }?;
+        let [output, input] = ends.map(|fd| descriptors::hide_high(fd).unwrap_or(fd));
+        let size = [input as usize, libc::F_SETPIPE_SZ as usize, len, 0, 0, 0];
+        // SAFETY: changes a pipe that no other code knows. Where it stays small, less is moved at a time.
+        let _ = unsafe { try_system_call(libc::SYS_fcntl, size) };
+        Ok(Pipe { output, input })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        [self.output, self.input].into_iter().for_each(descriptors::close_hidden);
+    }
+}
+
+/// Writes the bytes that are in a pipe, and takes out of it those that were written: a write that fails loses none. So
+/// the bytes are read from a copy of the pipe first, which is what they still are unless another process reads from it
+/// meanwhile.
+fn move_out(pipe: c_int, to: &Side, len: usize) -> Outcome<ssize_t> {
+    let copy = Pipe::new(len)?;
+    let tee = [pipe as usize, copy.input as usize, len, 0, 0, 0];
+    // SAFETY: moves bytes between two pipes; waits until there are some.
+    let seen = dispatch::waiting(|| unsafe { try_system_call(libc::SYS_tee, tee) })? as usize;
+    let mut buffer = vec![0; seen];
+    let read = |from: c_int, into: &mut [u8]| {
+        let args = [from as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0];
+        // SAFETY: the buffer is the library's.
+        unsafe { try_system_call(libc::SYS_read, args) }
+    };
+    let mut count = 0;
+    while count < seen {
+        match read(copy.output, &mut buffer[count..])? {
+            0 => break,
+            more => count += more as usize,
+        }
+    }
+    if count == 0 {
+        return Ok(0);
+    }
+    let target = to.offset()?;
+    let written = to.write(target, &buffer[..count])?;
+    if !to.place.is_null() {
+        to.advance(target, written)?;
+    }
+    let mut taken = 0;
+    while taken < written {
+        // They were there, and stay there unless another process reads them: then this waits for others, as its own
+        // read would.
+        taken += match dispatch::waiting(|| read(pipe, &mut buffer[taken..written])) {
+            Err(Errno(libc::EINTR)) => 0,
+            Err(_) | Ok(0) => break,
+            Ok(more) => more as usize,
+        };
+    }
+    Ok(written as ssize_t)
 }
 
 /// One side must be a pipe, as on Linux.

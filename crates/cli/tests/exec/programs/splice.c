@@ -1,5 +1,6 @@
 /* Copies between files of the directory and pipes. */
 #include "table.h"
+#include <sys/resource.h>
 
 static int ends[2];
 
@@ -56,6 +57,22 @@ int main(int argc, char **argv) {
     DO(sendfile(ends[1], fd, &at, 300000));
     fprintf(out, "at %ld\n", (long)at);
     DO(drain());
+    /* A write that fails leaves the bytes in the pipe. */
+    struct rlimit before, limit;
+    getrlimit(RLIMIT_FSIZE, &before);
+    limit = before;
+    limit.rlim_cur = 1 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    DO(write(ends[1], "not lost", 8));
+    at = 1 << 20;
+    DO(splice(ends[0], NULL, fd, &at, 8, 0));
+    fprintf(out, "at %ld\n", (long)at);
+    setrlimit(RLIMIT_FSIZE, &before);
+    at = 0;
+    DO(splice(ends[0], NULL, fd, &at, 3, 0));
+    DO(read(ends[0], bytes, 100));
+    text("left", (bytes[5] = 0, bytes));
     close(ends[1]);
     DO(splice(ends[0], NULL, fd, NULL, 10, 0));
     meta("a");
