@@ -1,23 +1,35 @@
 //! The maximum size of files that this process may write (`RLIMIT_FSIZE`).
+//!
+//! **Invariant**: a limit that this process sets counts for its next write. One that another process sets for it
+//! (`prlimit`) counts after one tick of the kernel's coarse clock, 10 ms at most: asking the kernel before every write
+//! would cost more than many a write.
 
 use crate::errno::{Outcome, fail};
 use crate::hook;
 use crate::kernel::try_system_call;
 use libc::{c_int, c_long, pid_t, rlimit};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NONE: u64 = u64::MAX;
-const UNKNOWN: u64 = u64::MAX - 1;
+/// No tick of the clock.
+const NEVER: u64 = u64::MAX;
 
-static LIMIT: AtomicU64 = AtomicU64::new(UNKNOWN);
+static LIMIT: AtomicU64 = AtomicU64::new(NONE);
+/// When the limit was read.
+static READ_AT: AtomicU64 = AtomicU64::new(NEVER);
 
 /// The limit, if there is one.
 pub(crate) fn limit() -> Option<u64> {
-    let mut limit = LIMIT.load(Ordering::Relaxed);
-    if limit == UNKNOWN {
-        limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(NONE);
+    // Read from memory that the kernel shares, without a system call.
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    if READ_AT.load(Ordering::Acquire) != now {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(NONE);
         LIMIT.store(limit, Ordering::Relaxed);
+        READ_AT.store(now, Ordering::Release);
     }
+    let limit = LIMIT.load(Ordering::Relaxed);
     (limit != NONE).then_some(limit)
 }
 
@@ -46,11 +58,16 @@ fn exceeded<T>() -> Outcome<T> {
 }
 
 /// Sets a limit and discards the cached one.
-fn change(process: pid_t, resource: c_long, new: *const rlimit, old: *mut rlimit) -> Outcome<c_int> {
+pub(crate) fn change(
+    process: pid_t,
+    resource: c_long,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> Outcome<c_int> {
     let args = [process as usize, resource as usize, new as usize, old as usize, 0, 0];
     // SAFETY: the application's own call.
     let done = unsafe { try_system_call(libc::SYS_prlimit64, args) };
-    LIMIT.store(UNKNOWN, Ordering::Relaxed);
+    READ_AT.store(NEVER, Ordering::Release);
     Ok(done? as c_int)
 }
 

@@ -3,8 +3,8 @@
 use crate::errno::{Errno, Outcome, Stop};
 use crate::kernel::try_system_call;
 use crate::{
-    attributes, backing, copy, credentials, cwd, data, descriptors, dir, handlers, hook, kernel_aio, locks,
-    map, names, opening, program, refused, rings, special, stat,
+    attributes, backing, copy, credentials, cwd, data, descriptors, dir, file_size, handlers, hook,
+    kernel_aio, locks, map, names, opening, program, refused, rings, special, stat,
 };
 use data::At;
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off_t};
@@ -164,6 +164,7 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         _ => Err(Stop::Foreign),
     }
 }
+        libc::SYS_prlimit64 => word(file_size::change(fd, a.offset(1), a.pointer(2), a.pointer(3))),
 
 /// Asynchronous I/O of the kernel.
 fn asynchronous(number: c_long, a: Args) -> Outcome<c_long> {
@@ -276,6 +277,7 @@ fn older(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_dup2 => word(descriptors::duplicate_to_same(a.int(0), a.int(1))),
         _ => Err(Stop::Foreign),
     }
+        libc::SYS_setrlimit => word(file_size::change(0, a.offset(0), a.pointer(1), std::ptr::null_mut())),
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -215,6 +215,17 @@ static void limits(void) {
     meta("limited");
     DO(setrlimit(RLIMIT_FSIZE, &before));
     DO(pwrite(fd, "x", 1, LIMIT + 1000));
+    /* By number, and by another process. */
+    DO(syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, &limit, NULL));
+    DO(pwrite(fd, "x", 1, LIMIT + 2000));
+    DO(syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, &before, NULL));
+    DO(pwrite(fd, "x", 1, LIMIT + 2000));
+    pid_t child = fork();
+    if (child == 0) _exit(prlimit(getppid(), RLIMIT_FSIZE, &limit, NULL) != 0);
+    waitpid(child, NULL, 0);
+    usleep(20000);
+    DO(pwrite(fd, "x", 1, LIMIT + 3000));
+    DO(setrlimit(RLIMIT_FSIZE, &before));
     close(fd);
 }
 
