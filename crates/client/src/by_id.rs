@@ -9,7 +9,8 @@ use crate::service::Service;
 use crate::session::{Session, Who};
 use crate::striped::StripedFile;
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, Layout, MAX_PATH, Name, Result, Special, Striping,
+    Access, Attr, Change, Error, ErrorKind, FileId, Incarnation, Layout, MAX_PATH, Name, Result, Special,
+    Striping,
 };
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
@@ -106,6 +107,14 @@ impl ById {
     /// Attributes of a file.
     pub async fn get_attr(&self, file: FileId) -> Result<Attr> {
         call_for!(self, Request::GetAttr { file }, Reply::Attr(attr) => attr)
+    }
+
+    /// The incarnation of the store that has a file's inode. It tells the files of two services with the same number
+    /// apart, and is the same by whatever address a client has reached the service.
+    pub async fn incarnation(&self, file: FileId) -> Result<Incarnation> {
+        let session = self.service.session_for(&Request::GetAttr { file })?;
+        session.control().await?;
+        session.incarnation().ok_or_else(|| ErrorKind::Unreachable.into())
     }
 
     /// Changes attributes and returns all attributes.

@@ -79,6 +79,12 @@ impl Session {
         reached.as_ref().map(|reached| reached.address.clone())
     }
 
+    /// The incarnation of the server's store, as of the last answer.
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        reached.as_ref().map(|reached| reached.incarnation)
+    }
+
     async fn open_connection_at(
         &self,
         address: &Address,

@@ -6,7 +6,7 @@ use crate::opening::{CREATED, LINKABLE};
 use crate::place::ours;
 use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
-use crate::{backing, hook, life, locks, mem, opening, rings, stdio};
+use crate::{backing, hook, life, locks, mem, opening, rings, special, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -143,6 +143,9 @@ pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<
 
 /// `F_CREATED_QUERY` of Linux 6.12: whether the open that returned the descriptor created the file.
 const CREATED_QUERY: c_int = 1024 + 4;
+
+/// The kernel sends at most this many messages in one call.
+const MOST_MESSAGES: c_uint = 1024;
 
 /// Commands allowed on a descriptor opened with `O_PATH`.
 fn of_paths(command: c_int) -> bool {
@@ -292,17 +295,25 @@ fn close_any(fd: c_int) -> Outcome<c_int> {
     close_fd(fd)
 }
 
-/// A message may carry descriptors, and these may be Forebay's.
-pub(crate) fn sends(message: *const libc::msghdr) -> Outcome<isize> {
-    if !is_internal() && mem::take(message).is_ok_and(|message| !message.msg_control.is_null()) {
+/// A message may carry descriptors, and these may be Forebay's. So may be the socket that its address names.
+pub(crate) fn sends(fd: c_int, message: *const libc::msghdr, flags: c_int) -> Outcome<isize> {
+    let (false, Ok(message)) = (is_internal(), mem::take(message)) else { return Err(Stop::Foreign) };
+    if !message.msg_control.is_null() {
         backing::note_sharing();
     }
-    Err(Stop::Foreign)
+    special::send_message(fd, &message, flags)
 }
 
-/// Assumes that at least one of several messages carries descriptors.
-pub(crate) fn sends_many() -> Outcome<c_int> {
+/// Assumes that at least one of several messages carries descriptors. A message to a socket of Forebay is sent alone or
+/// not at all.
+pub(crate) fn sends_many(fd: c_int, messages: *const libc::mmsghdr, count: c_uint) -> Outcome<c_int> {
     backing::note_sharing();
+    for at in 0..count.min(MOST_MESSAGES) as usize {
+        let Ok(libc::mmsghdr { msg_hdr: message, .. }) = mem::take(messages.wrapping_add(at)) else { break };
+        if special::names_ours(fd, message.msg_name.cast(), message.msg_namelen) {
+            return fail(libc::EOPNOTSUPP);
+        }
+    }
     Err(Stop::Foreign)
 }
 
@@ -366,8 +377,9 @@ fn watch(fd: c_int) -> Outcome<c_int> {
 
 hook::hooks! {
     fn [epoll_ctl](_epoll: c_int, _operation: c_int, fd: c_int, _event: *mut c_void) -> c_int => watch(fd);
-    fn [sendmsg](_fd: c_int, message: *const libc::msghdr, _flags: c_int) -> isize => sends(message);
-    fn [sendmmsg](_fd: c_int, _messages: *mut libc::mmsghdr, _room: c_uint, _flags: c_int) -> c_int => sends_many();
+    fn [sendmsg](fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize => sends(fd, message, flags);
+    fn [sendmmsg](fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, _flags: c_int) -> c_int =>
+        sends_many(fd, messages, count);
     fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);
     fn [recvmmsg](fd: c_int, messages: *mut libc::mmsghdr, room: c_uint, flags: c_int, timeout: *mut libc::timespec)
         -> c_int => receive_many(fd, messages, room, flags, timeout);

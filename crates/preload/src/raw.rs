@@ -131,8 +131,11 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_dup => word(descriptors::control(fd, libc::F_DUPFD, std::ptr::null_mut())),
         libc::SYS_dup3 => word(descriptors::duplicate_to(fd, a.int(1), a.int(2))),
         libc::SYS_close_range => word(descriptors::close_some(a.uint(0), a.uint(1), a.uint(2))),
-        libc::SYS_sendmsg => word(descriptors::sends(a.pointer(1))),
-        libc::SYS_sendmmsg => word(descriptors::sends_many()),
+        libc::SYS_sendmsg => word(descriptors::sends(fd, a.pointer(1), a.int(2))),
+        libc::SYS_sendmmsg => word(descriptors::sends_many(fd, a.pointer(1), a.uint(2))),
+        libc::SYS_sendto => {
+            word(special::send_to(fd, a.pointer(1), a.size(2), a.int(3), a.pointer(4), a.uint(5)))
+        }
         libc::SYS_recvmsg => word(descriptors::receive(fd, a.pointer(1), a.int(2))),
         libc::SYS_recvmmsg => {
             word(descriptors::receive_many(fd, a.pointer(1), a.uint(2), a.int(3), a.pointer(4)))
@@ -161,10 +164,10 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_mremap => word(map::remap(a.pointer(0), a.size(1), a.size(2), a.int(3), a.pointer(4))),
         libc::SYS_msync => word(map::synchronise(a.pointer(0), a.size(1), a.int(2))),
         libc::SYS_umask => word(opening::note_mask(a.uint(0))),
+        libc::SYS_prlimit64 => word(file_size::change(fd, a.offset(1), a.pointer(2), a.pointer(3))),
         _ => Err(Stop::Foreign),
     }
 }
-        libc::SYS_prlimit64 => word(file_size::change(fd, a.offset(1), a.pointer(2), a.pointer(3))),
 
 /// Asynchronous I/O of the kernel.
 fn asynchronous(number: c_long, a: Args) -> Outcome<c_long> {
@@ -274,10 +277,10 @@ fn older(number: c_long, a: Args) -> Outcome<c_long> {
             let file = attributes::file_at(a.int(0), a.path(1), 0);
             word(attributes::with(file, || attributes::old_times(a.pointer(2))))
         }
+        libc::SYS_setrlimit => word(file_size::change(0, a.offset(0), a.pointer(1), std::ptr::null_mut())),
         libc::SYS_dup2 => word(descriptors::duplicate_to_same(a.int(0), a.int(1))),
         _ => Err(Stop::Foreign),
     }
-        libc::SYS_setrlimit => word(file_size::change(0, a.offset(0), a.pointer(1), std::ptr::null_mut())),
 }
 
 #[cfg(not(target_arch = "x86_64"))]

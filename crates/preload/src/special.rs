@@ -9,16 +9,16 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::place::{Place, locate};
 use crate::quiet::is_internal;
-use crate::{engine, hook, life, mem, opening, private};
+use crate::{dispatch, engine, hook, mem, opening, private};
 use forebay_model::{Access, Attr, ErrorKind, FileKind, Special, may};
-use libc::{c_char, c_int, c_uint, sockaddr_un};
+use libc::{c_char, c_int, c_uint, c_void, msghdr, size_t, sockaddr_un};
 use rustix::fs::{AtFlags, CWD, FileType, Mode};
 use std::ffi::CString;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Path of the twin of a pipe or socket. File ids are unique within one service.
+/// Path of the twin of a pipe or socket. File ids are unique within one service, and programs may name that by different
+/// addresses: so the twin is named after the store.
 fn twin(attr: &Attr) -> Outcome<PathBuf> {
     if attr.uid.0 != rustix::process::geteuid().as_raw() {
         return fail(libc::EOPNOTSUPP);
@@ -28,9 +28,10 @@ fn twin(attr: &Attr) -> Outcome<PathBuf> {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut service = DefaultHasher::new();
-    life::config().service.hash(&mut service);
-    Ok(dir.join(format!("{:016x}-{}", service.finish(), attr.id)))
+    let file = attr.id;
+    let store = engine::run(move |engine| engine.by_id().incarnation(file))?.0;
+    // The address of a socket has little room.
+    Ok(dir.join(format!("{:016x}-{file}", store as u64 ^ (store >> 64) as u64)))
 }
 
 /// The twin of a named pipe; created if it does not exist.
@@ -79,11 +80,17 @@ fn is_local(fd: c_int) -> bool {
     unsafe { try_system_call(libc::SYS_getsockopt, args) }.is_ok() && domain == libc::AF_UNIX
 }
 
-/// Makes a system call on a socket with another path than the application's.
-fn at_path(number: i64, fd: c_int, path: &[u8]) -> Outcome<c_int> {
+/// The address of a socket at a path.
+fn address_of(path: &[u8]) -> Outcome<sockaddr_un> {
     let mut address = sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
     let path_field = address.sun_path[..107].get_mut(..path.len()).ok_or(Errno(libc::ENAMETOOLONG))?;
     path_field.iter_mut().zip(path).for_each(|(to, from)| *to = *from as c_char);
+    Ok(address)
+}
+
+/// Makes a system call on a socket with another path than the application's.
+fn at_path(number: i64, fd: c_int, path: &[u8]) -> Outcome<c_int> {
+    let address = address_of(path)?;
     let args = [fd as usize, &raw const address as usize, size_of::<sockaddr_un>(), 0, 0, 0];
     // SAFETY: an address of the library in place of the application's.
     Ok(unsafe { try_system_call(number, args) }? as c_int)
@@ -110,9 +117,10 @@ pub(crate) fn bind_socket(fd: c_int, address: *const sockaddr_un, len: c_uint) -
     bound
 }
 
-pub(crate) fn connect_socket(fd: c_int, address: *const sockaddr_un, len: c_uint) -> Outcome<c_int> {
+/// Where the kernel finds the socket that an address of the application's names.
+fn target(fd: c_int, address: *const sockaddr_un, len: c_uint) -> Outcome<Vec<u8>> {
     let place = match socket_path(fd, address, len)? {
-        SocketPath::Outside(path) => return at_path(libc::SYS_connect, fd, path.as_bytes()),
+        SocketPath::Outside(path) => return Ok(path.into_bytes()),
         SocketPath::Inside(place) => place,
     };
     let attr = place.find(true)?;
@@ -122,15 +130,65 @@ pub(crate) fn connect_socket(fd: c_int, address: *const sockaddr_un, len: c_uint
     if !may(&Credentials::read().for_files(), &attr, Access::WRITE) {
         return fail(libc::EACCES);
     }
-    match at_path(libc::SYS_connect, fd, twin(&attr)?.as_os_str().as_bytes()) {
-        // The name exists, but no process on this machine listens on the socket.
+    Ok(twin(&attr)?.into_os_string().into_vec())
+}
+
+/// The name of a socket exists, but no process on this machine has it open.
+fn unheard<T>(outcome: Outcome<T>) -> Outcome<T> {
+    match outcome {
         Err(Stop::Errno(Errno(libc::ENOENT))) => fail(libc::ECONNREFUSED),
         done => done,
     }
+}
+
+pub(crate) fn connect_socket(fd: c_int, address: *const sockaddr_un, len: c_uint) -> Outcome<c_int> {
+    let target = target(fd, address, len)?;
+    unheard(at_path(libc::SYS_connect, fd, &target))
+}
+
+/// Whether an address names a socket of Forebay.
+pub(crate) fn names_ours(fd: c_int, address: *const sockaddr_un, len: c_uint) -> bool {
+    matches!(socket_path(fd, address, len), Ok(SocketPath::Inside(_)))
+}
+
+pub(crate) fn send_to(
+    fd: c_int,
+    bytes: *const c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr_un,
+    address_len: c_uint,
+) -> Outcome<isize> {
+    if address.is_null() {
+        return Err(Stop::Foreign);
+    }
+    let address = address_of(&target(fd, address, address_len)?)?;
+    let (place, size) = (&raw const address as usize, size_of::<sockaddr_un>());
+    let args = [fd as usize, bytes as usize, len, flags as usize, place, size];
+    // SAFETY: the application's own call, with an address of the library.
+    let sent = dispatch::waiting(|| unsafe { try_system_call(libc::SYS_sendto, args) });
+    unheard(sent.map_err(Stop::from))
+}
+
+/// As [`send_to`], for a message whose address is part of it.
+pub(crate) fn send_message(fd: c_int, message: &msghdr, flags: c_int) -> Outcome<isize> {
+    if message.msg_name.is_null() {
+        return Err(Stop::Foreign);
+    }
+    let mut address = address_of(&target(fd, message.msg_name.cast(), message.msg_namelen)?)?;
+    let mut message = *message;
+    message.msg_name = (&raw mut address).cast();
+    message.msg_namelen = size_of::<sockaddr_un>() as c_uint;
+    let args = [fd as usize, &raw const message as usize, flags as usize, 0, 0, 0];
+    // SAFETY: as above.
+    let sent = dispatch::waiting(|| unsafe { try_system_call(libc::SYS_sendmsg, args) });
+    unheard(sent.map_err(Stop::from))
 }
 
 hook::hooks! {
     fn [bind](fd: c_int, address: *const sockaddr_un, len: c_uint) -> c_int => bind_socket(fd, address, len);
     fn [connect, __connect](fd: c_int, address: *const sockaddr_un, len: c_uint) -> c_int =>
         connect_socket(fd, address, len);
+    fn [sendto](fd: c_int, bytes: *const c_void, len: size_t, flags: c_int, address: *const sockaddr_un, size: c_uint)
+        -> isize => send_to(fd, bytes, len, flags, address, size);
 }

@@ -149,3 +149,21 @@ fn files_closed_before_exec_are_closed_at_the_service() {
         assert_eq!(world.client().status().expect("the server answers").opens, 0, "round {round}");
     }
 }
+
+/// Both ends are of one pipe, whatever the address by which a program knows the service.
+#[test]
+fn named_pipe_connects_programs_that_name_the_service_differently() {
+    let world = World::new();
+    let mut make = world.command("mkfifo");
+    make.arg("/fb/pipe");
+    succeed(make);
+    let other = world.service().replace("/store", "/./store");
+    assert_ne!(other, world.service());
+    let mut writer = world.command("timeout");
+    writer.args(["60", "sh", "-c", "echo through > /fb/pipe"]).env("FOREBAY_SERVICE", other);
+    let mut writer = writer.spawn().expect("it starts");
+    let mut reader = world.command("timeout");
+    reader.args(["60", "cat", "/fb/pipe"]);
+    assert_eq!(succeed(reader), "through\n");
+    assert!(writer.wait().expect("it ends").success());
+}

@@ -73,11 +73,38 @@ static void sockets(void) {
     for (int fd = 0; fd < 5; fd++) close((int[]){one, two, three, four, got}[fd]);
 }
 
+static void datagrams(void) {
+    char buffer[16] = "";
+    int one = socket(AF_UNIX, SOCK_DGRAM, 0), two = socket(AF_UNIX, SOCK_DGRAM, 0);
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    strncpy(to.sun_path, P("datagrams"), sizeof to.sun_path - 1);
+    DO(sendto(two, "none", 4, 0, (void *)&to, sizeof to));
+    DO(BIND(one, P("datagrams")));
+    DO(sendto(two, "sent", 4, 0, (void *)&to, sizeof to));
+    DO(recv(one, buffer, 16, MSG_DONTWAIT));
+    text("received", buffer);
+    struct iovec part = {"message", 7};
+    struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &part, .msg_iovlen = 1};
+    DO(sendmsg(two, &message, 0));
+    DO(recv(one, buffer, 16, MSG_DONTWAIT));
+    text("received", buffer);
+    DO(syscall(SYS_sendto, two, "raw", 3, 0, &to, sizeof to));
+    DO(recv(one, buffer, 16, MSG_DONTWAIT));
+    put("plain", "x");
+    strncpy(to.sun_path, P("plain"), sizeof to.sun_path - 1);
+    DO(sendto(two, "none", 4, 0, (void *)&to, sizeof to));
+    close(one);
+    close(two);
+    DO(unlink(P("datagrams")));
+    DO(unlink(P("plain")));
+}
+
 int main(int argc, char **argv) {
     if (begin(argc, argv)) return 2;
     signal(SIGPIPE, SIG_IGN);
     pipes();
     sockets();
+    datagrams();
     list(".");
     fprintf(out, "end\n");
     return 0;
