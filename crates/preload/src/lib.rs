@@ -28,9 +28,10 @@
 //! mem, log                checked access to the application's memory; log lines
 //! ```
 //!
-//! **Invariant**: no panic reaches the application; the library prints nothing unless `FOREBAY_LOG` is set; a program
-//! that never touches the prefix makes no connection and starts no thread; a descriptor of Forebay is a descriptor of
-//! the kernel that carries offset and flags, so `dup`, `fork` and `exec` work as for any other descriptor.
+//! **Invariant**: no panic reaches the application; unless `FOREBAY_LOG` is set, the library prints nothing but a warning
+//! to a program that does not see all files; a program that never touches the prefix makes no connection and starts no
+//! thread; a descriptor of Forebay is a descriptor of the kernel that carries offset and flags, so `dup`, `fork` and
+//! `exec` work as for any other descriptor.
 //!
 //! **Deliberately absent**: caches; special files; locks between machines.
 

@@ -1,4 +1,5 @@
-//! Log lines of the library. None are written unless `FOREBAY_LOG` names a file or is `stderr`.
+//! Log lines of the library. None are written unless `FOREBAY_LOG` names a file or is `stderr`, except for warnings that
+//! a program does not see all of Forebay's files.
 
 use crate::life;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -27,11 +28,7 @@ pub(crate) fn note(words: impl FnOnce() -> String) {
     let line = |words: String| format!("forebay[{}]: {words}\n", rustix::process::getpid().as_raw_nonzero());
     match &life::config().log {
         Log::Nowhere => {}
-        Log::Stderr => {
-            // SAFETY: borrowed for one write; whatever descriptor 2 is, an extra line on it breaks no memory safety.
-            let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
-            let _ = rustix::io::write(stderr, line(words()).as_bytes());
-        }
+        Log::Stderr => to_stderr(&line(words())),
         Log::File(path) => {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
             if let Ok(file) = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600)) {
@@ -39,4 +36,15 @@ pub(crate) fn note(words: impl FnOnce() -> String) {
             }
         }
     }
+}
+
+fn to_stderr(line: &str) {
+    // SAFETY: borrowed for one write; whatever descriptor 2 is, an extra line on it breaks no memory safety.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, line.as_bytes());
+}
+
+/// Writes a warning to standard error.
+pub(crate) fn warn(words: &str) {
+    to_stderr(&format!("forebay: {words}\n"));
 }

@@ -94,6 +94,64 @@ fn loaded_libraries_with_raw_calls_are_detected() {
     assert_eq!(succeed(command), "-2\n-2\n-2\n");
 }
 
+/// Go makes its calls on stacks that are too small for the handler of intercepted calls.
+#[test]
+fn library_of_go_is_not_loaded_while_calls_are_intercepted() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let (library, program) = (shared(&world, "golib"), world.compile("loads"));
+    let mut copy = world.command("cp");
+    copy.arg(&library).arg("/fb/libgolib.so");
+    succeed(copy);
+    for library in [library.as_path(), "libgolib.so".as_ref(), "/fb/libgolib.so".as_ref()] {
+        let mut command = dispatched(&world, &program);
+        command.arg(library).arg("/fb/file").env("LD_LIBRARY_PATH", world.path(""));
+        let output = command.output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(1) && text.contains("contains Go code"), "{text}");
+        if library.starts_with("/fb") {
+            // Loaded from Forebay, which takes interception.
+            let output = world.command(&program).arg(library).arg("/fb/file").output().expect("it runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.contains("contains Go code"), "{text}");
+            continue;
+        }
+        let mut plain = world.command(&program);
+        plain.arg(library).arg("/fb/file").env("LD_LIBRARY_PATH", world.path(""));
+        plain.env("FOREBAY_INTERCEPT", "library");
+        assert!(succeed(plain).starts_with("6\n"));
+    }
+}
+
+/// The message is on standard error, once, at the start or when the library is loaded.
+#[test]
+fn kernel_without_dispatch_is_reported_to_programs_with_raw_calls() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let (blind, raw) = (world.compile("nodispatch"), world.compile("raw"));
+    let (loads, library) = (world.compile("loads"), shared(&world, "rawlib"));
+    let of = |words: &[&std::path::Path]| {
+        let mut command = world.command(&blind);
+        let output = command.args(words).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = of(&[&raw, "/fb/raw".as_ref()]);
+    if code == Some(77) {
+        return skip("system calls cannot be filtered here");
+    }
+    let told = |text: &str| text.matches("cannot intercept them").count();
+    assert_eq!(told(&text), 1, "{text}");
+    assert!(text.contains("--intercept mount") && text.contains("/raw makes system calls"), "{text}");
+    let (_, text) = of(&[&loads, &library, "/fb/file".as_ref()]);
+    assert_eq!(told(&text), 1, "{text}");
+    let (_, text) = of(&["cat".as_ref(), "/dev/null".as_ref()]);
+    assert_eq!(told(&text), 0, "{text}");
+}
+
 #[test]
 fn scan_results_of_large_programs_are_cached() {
     if !can() {

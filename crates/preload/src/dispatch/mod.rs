@@ -134,8 +134,23 @@ pub(crate) fn begin() {
         }
     };
     if wanted {
-        switch_on();
+        require();
     }
+}
+
+/// Switches interception on for a program that has system calls of its own; says so once where that cannot be done.
+fn require() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if switch_on() || life::is_borrowed() || SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let prefix = String::from_utf8_lossy(&life::config().prefix).into_owned();
+    crate::log::warn(&format!(
+        "{} makes system calls that bypass the C library, and this kernel cannot intercept them (it lacks Syscall User \
+         Dispatch): they do not see files below {prefix}; use \"forebay exec --intercept mount\"",
+        program.display()
+    ));
 }
 
 /// Switches interception on in all threads, unless it is disabled; returns whether it is on.

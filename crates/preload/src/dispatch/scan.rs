@@ -154,9 +154,20 @@ fn is_exempt(path: &[u8]) -> bool {
 
 /// As above, for a library that is about to be loaded.
 pub(super) fn file_has_raw_calls(path: &[u8], file: &OwnedFd) -> bool {
-    if is_exempt(path) {
-        return false;
-    }
+    !is_exempt(path) && in_file(file, |object| object.has_raw_calls(&mut None))
+}
+
+/// Whether a library that is about to be loaded contains Go code.
+pub(super) fn file_has_go(file: &OwnedFd) -> bool {
+    in_file(file, |object| object.notes.go)
+}
+
+/// As above, from the first bytes of the library's file.
+pub(super) fn head_has_go(head: &[u8]) -> bool {
+    parse(head).is_some_and(|object| object.notes.go)
+}
+
+fn in_file(file: &OwnedFd, look: impl FnOnce(&Object<'_>) -> bool) -> bool {
     let Ok(found) = rustix::fs::fstat(file) else { return false };
     let len = found.st_size as usize;
     if found.st_mode & libc::S_IFMT != libc::S_IFREG || len < HEADER {
@@ -168,10 +179,10 @@ pub(super) fn file_has_raw_calls(path: &[u8], file: &OwnedFd) -> bool {
     let Ok(start) = mapped else { return false };
     // SAFETY: mapped until below; a library that shrinks while it is loaded ends the program in any case.
     let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) };
-    let raw = parse(bytes).is_some_and(|object| object.has_raw_calls(&mut None));
+    let found = parse(bytes).is_some_and(|object| look(&object));
     // SAFETY: nothing of it is used any more.
     let _ = unsafe { rustix::mm::munmap(start, len) };
-    raw
+    found
 }
 
 /// Sizes of the ELF header of a file, and of one program header.
