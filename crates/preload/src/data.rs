@@ -150,7 +150,7 @@ pub(crate) fn write_fd(fd: c_int, from: *const c_void, len: size_t, at: At) -> O
     Ok(write_from(&open, at, from)? as ssize_t)
 }
 
-fn vectors<'a>(list: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+pub(crate) fn vectors<'a>(list: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
     let count = usize::try_from(count).ok().filter(|&count| count <= 1024).ok_or(Errno(libc::EINVAL))?;
     mem::readable(list.cast(), count * size_of::<iovec>())?;
     if count == 0 {
@@ -208,7 +208,7 @@ fn at2(offset: off_t) -> Outcome<At> {
     if offset == -1 { Ok(At::Current) } else { At::offset(offset) }
 }
 
-fn flags2(fd: c_int, flags: c_int) -> Outcome<()> {
+pub(crate) fn flags2(fd: c_int, flags: c_int) -> Outcome<()> {
     ours(fd)?;
     let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
     if flags & !known != 0 { fail(libc::EOPNOTSUPP) } else { Ok(()) }

@@ -1,28 +1,32 @@
 //! Linux asynchronous I/O (`io_submit` and related calls), on files of Forebay and others in one context.
 //!
-//! The kernel cannot execute a transfer on a descriptor of Forebay. The library executes it at submission, and submits
-//! a stand-in to the kernel's context: an operation that completes at once, and whose event the library translates when
-//! the program reads it. So the kernel still orders, counts and waits, wakes other threads and signals eventfds.
+//! The kernel cannot execute a transfer on a descriptor of Forebay. The library submits a stand-in to the kernel's
+//! context, executes the transfer once the kernel has accepted that, and then lets the stand-in complete: it polls an
+//! eventfd. The library translates its event when the program reads it. So the kernel still counts and waits, wakes
+//! other threads and signals eventfds.
+//!
+//! **Invariant**: a request that `io_submit` does not count among those submitted was not executed.
 //!
 //! **Invariant**: programs never see the kernel's own ring of events, which holds the stand-ins: the library returns
 //! the address of an empty page as the context, so programs that would read the ring make the system call instead.
 
+use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::lock::Lock;
 use crate::place::ours;
-use crate::{descriptors, dispatch, mem, raw};
+use crate::{data, descriptors, dispatch, hook, mem, raw};
 use libc::{c_int, c_long, iovec};
-use rustix::fd::IntoRawFd;
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const SYNC: u16 = 2;
 const DATA_SYNC: u16 = 3;
+const POLL: u16 = 5;
 const READ_VECTOR: u16 = 7;
 const WRITE_VECTOR: u16 = 8;
+const KNOWN: [u16; 6] = [READ, WRITE, SYNC, DATA_SYNC, READ_VECTOR, WRITE_VECTOR];
 /// The request names an eventfd to be signalled.
 const SIGNALS: u32 = 1;
 const PAGE: usize = 4096;
@@ -70,15 +74,9 @@ struct Context {
     /// The context as the application knows it.
     page: usize,
     kernel: usize,
-    /// Number of requests given when it was created: the kernel has space for at least these.
-    capacity: usize,
-    /// Requests in the kernel whose events have not been read.
-    running: usize,
     /// Boxed, since the kernel has their addresses.
     #[expect(clippy::vec_box, reason = "the kernel holds the addresses")]
     pending: Vec<Box<StandIn>>,
-    /// A hidden descriptor whose transfers complete at once.
-    nothing: c_int,
 }
 
 static CONTEXTS: Lock<Vec<Context>> = Lock::new(Vec::new());
@@ -91,8 +89,6 @@ pub(crate) fn set_up(capacity: u32, place: *mut usize) -> Outcome<c_long> {
     if mem::take(place)? != 0 {
         return fail(libc::EINVAL);
     }
-    let nothing = rustix::fs::openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let nothing = descriptors::hide_high(nothing.into_raw_fd())?;
     let mut kernel = 0_usize;
     // SAFETY: the kernel writes one word, a local variable.
     let made = unsafe {
@@ -102,13 +98,11 @@ pub(crate) fn set_up(capacity: u32, place: *mut usize) -> Outcome<c_long> {
     let given = page.map_err(Stop::from).and_then(|page| mem::give(place, page).map(|()| page));
     match given {
         Ok(page) => {
-            let capacity = capacity as usize;
-            let context = Context { page, kernel, capacity, running: 0, pending: Vec::new(), nothing };
+            let context = Context { page, kernel, pending: Vec::new() };
             CONTEXTS.with(|contexts| contexts.push(context));
             Ok(0)
         }
         Err(stop) => {
-            descriptors::close_hidden(nothing);
             // SAFETY: no context, or one that was just created and that no other code knows.
             let _ = unsafe { try_system_call(libc::SYS_io_destroy, [kernel, 0, 0, 0, 0, 0]) };
             Err(stop)
@@ -132,8 +126,7 @@ pub(crate) fn destroy(page: usize) -> Outcome<c_long> {
         let at = contexts.iter().position(|context| context.page == page)?;
         Some(contexts.swap_remove(at))
     });
-    if let Some(gone) = gone {
-        descriptors::close_hidden(gone.nothing);
+    if gone.is_some() {
         // SAFETY: the page was mapped for this context, which cannot be looked up any more.
         let _ = unsafe { rustix::mm::munmap(page as *mut _, PAGE) };
     }
@@ -147,12 +140,33 @@ pub(crate) fn cancel(page: usize, request: usize, event: usize) -> Outcome<c_lon
     Ok(unsafe { try_system_call(libc::SYS_io_cancel, [kernel, request, event, 0, 0, 0]) }? as c_long)
 }
 
-/// Executes a request on a file of Forebay. Invalid requests are errors of `io_submit` itself, as in the kernel.
-fn perform(request: &Request) -> Outcome<i64> {
-    ours(request.fd as c_int)?;
-    if request.reserved != 0 || request.offset < 0 && request.opcode != SYNC && request.opcode != DATA_SYNC {
+/// Checks a request on a file of Forebay for what makes `io_submit` itself fail, as the kernel does: once the kernel has
+/// accepted its stand-in, errors are results.
+fn check(request: &Request) -> Outcome<()> {
+    let open = ours(request.fd as c_int)?;
+    let access = open.access as c_int & libc::O_ACCMODE;
+    let (list, count) = (request.buffer as *const iovec, request.len as c_int);
+    if request.reserved != 0 {
         return fail(libc::EINVAL);
     }
+    if matches!(request.opcode, SYNC | DATA_SYNC) {
+        let fields = [request.buffer, request.offset as u64, request.len, request.transfer_flags.into()];
+        return if fields == [0; 4] { Ok(()) } else { fail(libc::EINVAL) };
+    }
+    match (request.opcode, open.kind()) {
+        (_, Kind::Path) => fail(libc::EBADF),
+        (READ | READ_VECTOR, _) if access == libc::O_WRONLY => fail(libc::EBADF),
+        (WRITE | WRITE_VECTOR, _) if access == libc::O_RDONLY => fail(libc::EBADF),
+        (_, Kind::Directory) => fail(libc::EINVAL),
+        _ if request.offset < 0 => fail(libc::EINVAL),
+        (READ_VECTOR | WRITE_VECTOR, _) => data::vectors(list, count).map(drop),
+        _ => Ok(()),
+    }?;
+    data::flags2(request.fd as c_int, request.transfer_flags as c_int)
+}
+
+/// Executes a request on a file of Forebay, and returns its result.
+fn perform(request: &Request) -> i64 {
     let (fd, buffer, len) = (request.fd as usize, request.buffer as usize, request.len as usize);
     let (offset, flags) = (request.offset as usize, request.transfer_flags as usize);
     let one = iovec { iov_base: buffer as *mut _, iov_len: len };
@@ -163,65 +177,53 @@ fn perform(request: &Request) -> Outcome<i64> {
         READ_VECTOR => raw::perform(libc::SYS_preadv2, [fd, buffer, len, offset, 0, flags]),
         WRITE_VECTOR => raw::perform(libc::SYS_pwritev2, [fd, buffer, len, offset, 0, flags]),
         SYNC => raw::perform(libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
-        DATA_SYNC => raw::perform(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
-        // For other operations the kernel returns the error, as for any memory file.
-        _ => return Err(Stop::Foreign),
+        _ => raw::perform(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
     };
     match done {
-        Err(Stop::Errno(Errno(number)))
-            if !matches!(number, libc::EBADF | libc::EINVAL | libc::EOPNOTSUPP) =>
-        {
-            Ok(-i64::from(number))
-        }
-        done => done,
+        Ok(result) => result,
+        Err(Stop::Errno(Errno(number))) => -i64::from(number),
+        // Another thread has closed the file since the check.
+        Err(Stop::Foreign | Stop::Outside(_)) => -i64::from(libc::EBADF),
     }
 }
 
-/// Requests to be submitted to the kernel next, in order.
-struct Batch<'a> {
-    page: usize,
-    kernel: usize,
-    addresses: &'a mut Vec<usize>,
-    accepted: usize,
-}
+/// An eventfd that is readable once this is dropped: then the stand-ins that poll it complete.
+struct Barrier(c_int);
 
-impl Batch<'_> {
-    /// Submits the batch; returns whether the kernel accepted all of it.
-    fn submit(&mut self) -> Outcome<bool> {
-        if self.addresses.is_empty() {
-            return Ok(true);
-        }
-        let args = [self.kernel, self.addresses.len(), self.addresses.as_ptr() as usize, 0, 0, 0];
-        // SAFETY: addresses of the application's requests, which it vouches for, and of stand-ins that exist until
-        // their events are read.
-        let taken = match unsafe { try_system_call(libc::SYS_io_submit, args) } {
-            Ok(taken) => taken as usize,
-            Err(_) if self.accepted > 0 => 0,
-            Err(errno) => return Err(errno.into()),
-        };
-        self.accepted += taken;
-        with(self.page, |context| context.running += taken);
-        let all = taken == self.addresses.len();
-        self.addresses.clear();
-        Ok(all)
+impl Barrier {
+    fn new() -> Outcome<Barrier> {
+        // SAFETY: creates a descriptor, and accesses no memory.
+        let fd = unsafe { try_system_call(libc::SYS_eventfd2, [0, libc::O_CLOEXEC as usize, 0, 0, 0, 0]) }?;
+        Ok(Barrier(descriptors::hide_high(fd as c_int)?))
     }
 }
 
-/// Adds a stand-in to a context, and returns its address.
-fn stand_in(page: usize, request: &Request, original: usize, result: i64) -> Option<usize> {
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        let one = 1_u64;
+        let args = [self.0 as usize, &raw const one as usize, size_of::<u64>(), 0, 0, 0];
+        // SAFETY: a descriptor of the library, and eight bytes on the stack. The first write never waits or fails.
+        let _ = unsafe { try_system_call(libc::SYS_write, args) };
+        // The kernel keeps the file for the stand-ins that have not completed.
+        descriptors::close_hidden(self.0);
+    }
+}
+
+/// Adds a stand-in that polls a barrier to a context, and returns its address.
+fn stand_in(page: usize, request: &Request, original: usize, barrier: &Barrier) -> Option<usize> {
     with(page, |context| {
-        let nothing = context.nothing as u32;
         let request = Request {
             transfer_flags: 0,
-            opcode: READ,
+            opcode: POLL,
             priority: 0,
-            fd: nothing,
-            buffer: 0,
+            fd: barrier.0 as u32,
+            buffer: libc::POLLIN as u64,
             len: 0,
             offset: 0,
             flags: request.flags & SIGNALS,
             ..*request
         };
+        let result = -i64::from(libc::EIO);
         let made = Box::new(StandIn { request, original: original as u64, result });
         let address = &raw const made.request as usize;
         context.pending.push(made);
@@ -229,53 +231,74 @@ fn stand_in(page: usize, request: &Request, original: usize, result: i64) -> Opt
     })
 }
 
-pub(crate) fn submit(page: usize, count: c_long, list: *const usize) -> Outcome<c_long> {
-    let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
-    let Some((kernel, capacity)) = with(page, |context| (context.kernel, context.capacity)) else {
-        return refuse_ours(count, list);
-    };
-    let mut addresses = Vec::new();
-    let mut batch = Batch { page, kernel, addresses: &mut addresses, accepted: 0 };
-    let mut foreign = false;
+impl Context {
+    fn position(&self, address: u64) -> Option<usize> {
+        self.pending.iter().position(|stand_in| &raw const stand_in.request as u64 == address)
+    }
+}
+
+/// A request of the application, as it is given to the kernel.
+struct Planned {
+    address: usize,
+    /// Set if the address is that of a stand-in.
+    request: Option<Request>,
+}
+
+/// What becomes of the application's requests, up to the first invalid one; and its error.
+fn plan(page: usize, count: usize, list: *const usize, barrier: &Barrier) -> (Vec<Planned>, Option<Stop>) {
+    let mut planned = Vec::new();
     for at in 0..count {
         let next = mem::take(list.wrapping_add(at)).and_then(|place| {
             let request = mem::take(place as *const Request)?;
-            Ok((place, request))
+            let own = ours(request.fd as c_int).is_ok() && KNOWN.contains(&request.opcode);
+            if own {
+                check(&request)?;
+            }
+            Ok((place, request, own))
         });
-        let (place, request) = match next {
+        let (place, request, own) = match next {
             Ok(next) => next,
-            Err(stop) if batch.accepted == 0 && batch.addresses.is_empty() => return Err(stop),
-            Err(_) => break,
+            Err(stop) => return (planned, Some(stop)),
         };
-        if ours(request.fd as c_int).is_err() {
-            foreign = true;
-            batch.addresses.push(place);
-            continue;
-        }
-        // If the kernel refuses an earlier request, this one is not submitted, and must not be executed.
-        if foreign && !batch.submit()? {
-            return Ok(batch.accepted as c_long);
-        }
-        foreign = false;
-        let running = with(page, |context| context.running).unwrap_or(0);
-        let done = match running + batch.addresses.len() < capacity {
-            true => perform(&request),
-            false => fail(libc::EAGAIN),
+        // For other operations the kernel returns the error, as for any memory file.
+        let Some(address) = (if own { stand_in(page, &request, place, barrier) } else { Some(place) }) else {
+            return (planned, Some(Errno(libc::EINVAL).into()));
         };
-        match done {
-            Ok(result) => batch.addresses.extend(stand_in(page, &request, place, result)),
-            Err(Stop::Foreign) => {
-                foreign = true;
-                batch.addresses.push(place);
-            }
-            Err(stop) => {
-                batch.submit()?;
-                return if batch.accepted == 0 { Err(stop) } else { Ok(batch.accepted as c_long) };
-            }
-        }
+        planned.push(Planned { address, request: own.then_some(request) });
     }
-    batch.submit()?;
-    Ok(batch.accepted as c_long)
+    (planned, None)
+}
+
+pub(crate) fn submit(page: usize, count: c_long, list: *const usize) -> Outcome<c_long> {
+    let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+    let Some(kernel) = with(page, |context| context.kernel) else {
+        return refuse_ours(count, list);
+    };
+    let barrier = Barrier::new()?;
+    let (planned, refused) = plan(page, count, list, &barrier);
+    if let (true, Some(stop)) = (planned.is_empty(), refused) {
+        return Err(stop);
+    }
+    let addresses: Vec<usize> = planned.iter().map(|planned| planned.address).collect();
+    let args = [kernel, addresses.len(), addresses.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: addresses of the application's requests, which it vouches for, and of stand-ins that exist until their
+    // events are read.
+    let submitted = unsafe { try_system_call(libc::SYS_io_submit, args) };
+    let accepted = submitted.unwrap_or(0) as usize;
+    for (at, Planned { address, request }) in planned.into_iter().enumerate() {
+        let Some(request) = request else { continue };
+        // What the kernel has not accepted was not submitted: it must not be executed.
+        let result = (at < accepted).then(|| perform(&request));
+        with(page, |context| {
+            let Some(at) = context.position(address as u64) else { return };
+            match result {
+                Some(result) => context.pending[at].result = result,
+                None => drop(context.pending.swap_remove(at)),
+            }
+        });
+    }
+    drop(barrier);
+    Ok(submitted? as c_long)
 }
 
 /// Refuses requests on files of Forebay in a context that this library has not created: without stand-ins, the kernel
@@ -302,9 +325,7 @@ pub(crate) fn events(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
         // SAFETY: the kernel has just written `count` events there.
         let event = unsafe { &mut *events.offset(at) };
         let stand_in = with(args[0], |context| {
-            context.running = context.running.saturating_sub(1);
-            let named = |stand_in: &StandIn| &raw const stand_in.request as u64 == event.request;
-            let at = context.pending.iter().position(|stand_in| named(stand_in))?;
+            let at = context.position(event.request)?;
             Some(context.pending.swap_remove(at))
         });
         if let Some(stand_in) = stand_in.flatten() {
@@ -312,4 +333,36 @@ pub(crate) fn events(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
         }
     }
     Ok(count as c_long)
+}
+
+static REAL_SUBMIT: hook::Real = hook::Real::new("io_submit\0");
+
+/// libaio's function, which returns its error as a negative number. Where its system call is not intercepted, it refuses
+/// requests on files of Forebay: the kernel would transfer no data and report no error.
+fn submit_by_library(args: [usize; 6]) -> Outcome<isize> {
+    if let (true, Some(real)) = (dispatch::is_on(), REAL_SUBMIT.address()) {
+        // SAFETY: libaio's function of this name takes three words, and the arguments are the caller's own; a function of
+        // another library with this name gets those that are passed in registers.
+        return Ok(dispatch::waiting(|| unsafe {
+            let real: unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize =
+                std::mem::transmute(real);
+            real(args[0], args[1], args[2], args[3], args[4], args[5])
+        }));
+    }
+    // A context of the library's was made by the function `syscall`, which will also submit to it.
+    if with(args[0], |_| ()).is_some() {
+        return Err(Stop::Foreign);
+    }
+    match refuse_ours(args[1], args[2] as *const usize) {
+        Err(Stop::Errno(Errno(number))) => {
+            crate::log::warn("io_submit refused: this program's system calls are not intercepted");
+            Ok(-number as isize)
+        }
+        other => other.map(|done| done as isize),
+    }
+}
+
+hook::hooks! {
+    fn [io_submit](a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize =>
+        submit_by_library([a, b, c, d, e, f]);
 }

@@ -15,6 +15,16 @@ fn can(world: &World, table: &str) -> bool {
     can
 }
 
+/// Whether entries of io_uring can be served: a no-operation can have a result.
+fn can_inject(world: &World) -> bool {
+    let injects = cfg!(target_arch = "x86_64")
+        && Command::new(world.compile("injects")).status().is_ok_and(|status| status.success());
+    if !injects {
+        skip("no-operations of io_uring have no result here (before Linux 6.12): rings are refused");
+    }
+    injects
+}
+
 fn intercepted(world: &World, program: &std::path::Path, how: &str) -> Command {
     let mut command = world.command(program);
     command.env("FOREBAY_INTERCEPT", how);
@@ -35,11 +45,59 @@ fn kernel_aio_behaves_as_on_tmpfs() {
 #[test]
 fn io_uring_behaves_as_on_tmpfs() {
     let world = World::new();
-    if cfg!(not(target_arch = "x86_64")) || !can(&world, "rings") {
+    if !can_inject(&world) {
         return;
     }
     for how in ["auto", "dispatch"] {
         world.table("rings", how, |program| intercepted(&world, program, how), "/fb");
+    }
+}
+
+#[test]
+fn asynchronous_tables_behave_as_on_tmpfs_through_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    for table in ["kernel_aio", "rings"] {
+        if can(&world, table) {
+            world.table(table, "mount", |program| Command::new(program), mount.path());
+        }
+    }
+}
+
+#[test]
+fn two_threads_of_one_ring_never_submit_each_others_entries_unserved() {
+    let world = World::new();
+    if !can_inject(&world) {
+        return;
+    }
+    let mut command = world.command(world.compile("two_threads"));
+    command.arg("/fb/file");
+    assert_eq!(succeed(command), "0 and 0 short\n");
+}
+
+/// Where system calls are not intercepted, the functions of libaio and liburing are.
+#[test]
+fn libaio_and_liburing_are_refused_without_interception() {
+    let world = World::new();
+    let program = world.path("by_library");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/programs/by_library.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-w", "-o"]).arg(&program).args([source, "-l:libaio.so.1", "-l:liburing.so.2"]);
+    if !compiler.output().is_ok_and(|output| output.status.success()) {
+        return skip("libaio.so.1 or liburing.so.2 is not installed");
+    }
+    let ring = if can_inject(&world) { 0 } else { -38 };
+    let served = |ring| format!("setup 0 submit 1 ring {ring} size 5\n");
+    // Some builds of libaio make their calls by the C library's function.
+    let refused = "setup 0 submit -22 ring -38 size 0\n".to_owned();
+    for (how, expected) in [("library", [served(-38), refused]), ("auto", [served(ring), served(ring)])] {
+        let mut command = intercepted(&world, &program, how);
+        let output = command.arg("/fb/written").output().expect("it runs");
+        let found = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(expected.contains(&found), "{how}: {found}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text.contains("io_submit refused"), found.contains("-22"), "{text}");
+        assert_eq!(text.contains("no io_uring"), how == "library", "{text}");
     }
 }
 
@@ -55,7 +113,7 @@ register ours EOPNOTSUPP
 #[test]
 fn unsupported_io_uring_features_are_refused() {
     let world = World::new();
-    if cfg!(not(target_arch = "x86_64")) || !can(&world, "rings") {
+    if !can_inject(&world) {
         return;
     }
     let program = world.compile("rings_refused");
@@ -78,7 +136,7 @@ fn fio_verifies_with_asynchronous_engines() {
         return;
     }
     for engine in ["libaio", "io_uring"] {
-        if engine == "io_uring" && !can(&world, "rings") {
+        if engine == "io_uring" && !can_inject(&world) {
             continue;
         }
         for form in ["--rw=randwrite --bs=16k --iodepth=8", "--rw=write --bs=1m --iodepth=2 --direct=1"] {

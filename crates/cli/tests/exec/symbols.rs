@@ -55,6 +55,11 @@ const TABLE: &[(&str, &str)] = &[
         "extended attributes",
         "getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr",
     ),
+    (
+        "asynchronous I/O",
+        "io_submit io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem",
+    ),
+    ("sockets", "sendto"),
     ("copies", "sendfile sendfile64 copy_file_range splice vmsplice tee"),
     (
         "temporary names",

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{locate, ours};
-use crate::{mem, raw};
+use crate::{mem, raw, special};
 use libc::{c_char, c_int, c_long, iovec};
 
 pub(super) const SIZE: usize = 64;
@@ -50,6 +50,7 @@ const WRITE_FIXED: u8 = 5;
 const SYNC_FILE_RANGE: u8 = 8;
 const SENDMSG: u8 = 9;
 const RECVMSG: u8 = 10;
+const CONNECT: u8 = 16;
 const FALLOCATE: u8 = 17;
 const OPENAT: u8 = 18;
 const CLOSE: u8 = 19;
@@ -59,6 +60,7 @@ const READ: u8 = 22;
 const WRITE: u8 = 23;
 const FADVISE: u8 = 24;
 const OPENAT2: u8 = 28;
+const SEND: u8 = 26;
 const SPLICE: u8 = 30;
 const TEE: u8 = 33;
 const RENAMEAT: u8 = 35;
@@ -71,9 +73,11 @@ const SETXATTR: u8 = 42;
 const FGETXATTR: u8 = 43;
 const GETXATTR: u8 = 44;
 const URING_CMD: u8 = 46;
+const SEND_ZC: u8 = 47;
 const SENDMSG_ZC: u8 = 48;
 const READ_MULTISHOT: u8 = 49;
 const FTRUNCATE: u8 = 55;
+const BIND: u8 = 56;
 const READV_FIXED: u8 = 60;
 const WRITEV_FIXED: u8 = 61;
 /// The first opcode that this library does not know.
@@ -123,6 +127,7 @@ impl Entry {
             SYMLINKAT => at(self.fd, self.offset),
             SETXATTR | GETXATTR => at(libc::AT_FDCWD, self.address3),
             SPLICE | TEE => ours(self.slot).is_ok() || ours(self.fd).is_ok(),
+            CONNECT | BIND | SEND | SEND_ZC => self.names_our_socket(),
             READV
             | WRITEV
             | FSYNC
@@ -146,6 +151,15 @@ impl Entry {
         }
     }
 
+    /// Whether its address names a socket of Forebay. `SEND` has a second address, whose length is two bytes.
+    fn names_our_socket(&self) -> bool {
+        let (address, len) = match self.opcode {
+            SEND | SEND_ZC => (self.offset, self.slot as u32 & 0xffff),
+            _ => (self.address, self.offset as u32),
+        };
+        special::names_ours(self.fd, address as *const libc::sockaddr_un, len)
+    }
+
     /// Executes the entry, if it concerns Forebay.
     fn perform(&self) -> Outcome<c_long> {
         if self.flags & FIXED_FILE != 0 {
@@ -155,8 +169,15 @@ impl Entry {
             OPENAT | OPENAT2 | STATX | RENAMEAT | UNLINKAT | MKDIRAT | SYMLINKAT | LINKAT | SETXATTR
             | GETXATTR => self.on_path(),
             SENDMSG | SENDMSG_ZC => {
-                raw::perform(libc::SYS_sendmsg, [self.fd as usize, self.address as usize, 0, 0, 0, 0])
+                let flags = self.operation_flags as usize;
+                raw::perform(libc::SYS_sendmsg, [self.fd as usize, self.address as usize, flags, 0, 0, 0])
             }
+            CONNECT | BIND => {
+                let number = if self.opcode == BIND { libc::SYS_bind } else { libc::SYS_connect };
+                raw::perform(number, [self.fd as usize, self.address as usize, self.offset as usize, 0, 0, 0])
+            }
+            SEND | SEND_ZC if self.names_our_socket() => fail(libc::EOPNOTSUPP),
+            SEND | SEND_ZC => Err(Stop::Foreign),
             RECVMSG => self.receive(),
             FILES_UPDATE => self.register(),
             SPLICE | TEE => self.between(),

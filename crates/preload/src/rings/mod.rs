@@ -16,7 +16,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::lock::Lock;
 use crate::place::ours;
-use crate::{dispatch, life, mem};
+use crate::{dispatch, hook, life, mem};
 use entry::{Chain, Entry};
 use libc::{c_int, c_long};
 use map::{Params, Ring};
@@ -28,6 +28,8 @@ const CLOSED_TO_US: u32 =
 
 const ENTER_GETEVENTS: usize = 1;
 const ENTER_REGISTERED_RING: usize = 1 << 4;
+/// The flags of `io_uring_enter` up to Linux 6.18; all of them concern the wait, which is a call of its own here.
+const ENTER_KNOWN: usize = (1 << 8) - 1;
 
 const REGISTER_FILES: usize = 2;
 const REGISTER_FILES_UPDATE: usize = 6;
@@ -149,12 +151,15 @@ pub(crate) fn enter(args: [usize; 6]) -> Outcome<c_long> {
         unsafe { try_system_call(libc::SYS_fcntl, [fd, libc::F_GETFD as usize, 0, 0, 0, 0]) }?;
         return fail(libc::EOPNOTSUPP);
     };
+    if flags & !ENTER_KNOWN != 0 {
+        return fail(libc::EINVAL);
+    }
+    // The kernel takes the entries within the turn, even if none of them was replaced: it takes the next ones, whichever
+    // those are by then, and so could take one that another thread has added and that was not looked at.
     let turn = ring.turn()?;
     let replaced = serve(&ring, count);
-    if replaced.is_empty() {
-        return Err(Stop::Foreign);
-    }
-    // Without waiting: the original entries are restored before the application can reuse them.
+    // Without waiting: other threads may submit, and the original entries are restored before the application can reuse
+    // them.
     // SAFETY: the application's own call, except for entries already executed.
     let submitted = unsafe { try_system_call(libc::SYS_io_uring_enter, [fd, count as usize, 0, 0, 0, 0]) };
     let (head, _) = ring.range();
@@ -236,4 +241,36 @@ pub(crate) fn register(args: [usize; 6]) -> Outcome<c_long> {
         _ => false,
     };
     if found { Err(Errno(libc::EOPNOTSUPP).into()) } else { Err(Stop::Foreign) }
+}
+
+/// liburing's functions that create a ring: they make the system call by an instruction of their own, and return their
+/// error as a negative number.
+static REAL_SETUP: hook::Real = hook::Real::new("io_uring_setup\0");
+static REAL_INIT: hook::Real = hook::Real::new("io_uring_queue_init\0");
+static REAL_INIT_PARAMS: hook::Real = hook::Real::new("io_uring_queue_init_params\0");
+static REAL_INIT_MEMORY: hook::Real = hook::Real::new("io_uring_queue_init_mem\0");
+
+fn by_library(real: &hook::Real, args: [usize; 6]) -> Outcome<c_int> {
+    let Some(real) = real.address() else { return fail(libc::ENOSYS) };
+    if !dispatch::switch_on() {
+        crate::log::warn("no io_uring: this program's system calls are not intercepted");
+        return Ok(-libc::ENOSYS);
+    }
+    // SAFETY: liburing's functions of these names take up to five words, and the arguments are the caller's own.
+    Ok(dispatch::waiting(|| unsafe {
+        let real: unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int =
+            std::mem::transmute(real);
+        real(args[0], args[1], args[2], args[3], args[4], args[5])
+    }))
+}
+
+hook::hooks! {
+    fn [io_uring_setup](a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_int =>
+        by_library(&REAL_SETUP, [a, b, c, d, e, f]);
+    fn [io_uring_queue_init](a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_int =>
+        by_library(&REAL_INIT, [a, b, c, d, e, f]);
+    fn [io_uring_queue_init_params](a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_int =>
+        by_library(&REAL_INIT_PARAMS, [a, b, c, d, e, f]);
+    fn [io_uring_queue_init_mem](a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_int =>
+        by_library(&REAL_INIT_MEMORY, [a, b, c, d, e, f]);
 }

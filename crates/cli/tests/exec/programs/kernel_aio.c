@@ -82,6 +82,31 @@ int main(int argc, char **argv) {
     DO(syscall(SYS_io_submit, context, 3L, half));
     DO(syscall(SYS_io_getevents, context, 1L, 4L, got, NULL));
 
+    /* What the kernel does not accept was not submitted, and is not done. */
+    struct iocb twice[2] = {request(IOCB_CMD_PWRITE, fd, "once", 4, 0), request(IOCB_CMD_PWRITE, fd, "none", 4, 0)};
+    for (int i = 0; i < 2; i++) twice[i].aio_rw_flags = RWF_APPEND;
+    twice[1].aio_flags = IOCB_FLAG_RESFD;
+    twice[1].aio_resfd = 999;
+    struct iocb *both[2] = {&twice[0], &twice[1]};
+    DO(syscall(SYS_io_submit, context, 2L, both));
+    event("the first of two", &twice[0]);
+    meta("a");
+    pid_t child = fork();
+    if (child == 0) _exit(submit(&twice[0]) < 0 ? errno == EINVAL ? 1 : 2 : 3);
+    int status = 0;
+    waitpid(child, &status, 0);
+    fprintf(out, "a forked child: %d\n", WEXITSTATUS(status));
+    meta("a");
+    aio_context_t small = 0;
+    DO(syscall(SYS_io_setup, 1L, &small));
+    long taken = 0, before = lseek(fd, 0, SEEK_END);
+    for (int i = 0; i < 5000 && taken == i; i++) {
+        struct iocb *next = &twice[0];
+        if (syscall(SYS_io_submit, small, 1L, &next) == 1) taken++;
+    }
+    fprintf(out, "full: %d, bytes for each %d\n", taken < 5000, lseek(fd, 0, SEEK_END) - before == 4 * taken);
+    DO(syscall(SYS_io_destroy, small));
+
     int told = eventfd(0, 0);
     struct iocb signalled = request(IOCB_CMD_PWRITE, fd, "signal", 6, 0);
     signalled.aio_flags = IOCB_FLAG_RESFD;

@@ -3,6 +3,8 @@
 #include <linux/io_uring.h>
 #include <linux/openat2.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 static long ask(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -159,6 +161,22 @@ static void names(void) {
     flush("remove");
 }
 
+static void sockets(void) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    strncpy(at.sun_path, P("socket"), sizeof at.sun_path - 1);
+    int one = socket(AF_UNIX, SOCK_STREAM, 0), two = socket(AF_UNIX, SOCK_STREAM, 0);
+    queue(IORING_OP_CONNECT, two, &at, 0, sizeof at, 1);
+    flush("connect to nothing");
+    DO(bind(one, (void *)&at, sizeof at));
+    DO(listen(one, 1));
+    queue(IORING_OP_CONNECT, two, &at, 0, sizeof at, 1);
+    flush("connect");
+    DO(write(two, "said", 4));
+    DO(unlink(P("socket")));
+    close(one);
+    close(two);
+}
+
 int main(int argc, char **argv) {
     if (begin(argc, argv)) return 2;
     char template[] = "/tmp/fb-ring-XXXXXX";
@@ -169,6 +187,7 @@ int main(int argc, char **argv) {
     transfers(fd, foreign);
     links(fd, foreign);
     names();
+    sockets();
     fprintf(out, "close %d\n", close(ring.fd));
     fprintf(out, "end\n");
     return 0;
