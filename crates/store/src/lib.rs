@@ -30,8 +30,8 @@ pub use at_rest::{AtRest, check_payloads, check_stores, repair_stores};
 pub use data::{
     AtFlush, Backlog, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled,
     Geometry, Grant, MAX_DOORBELLS, MAX_FILE, MAX_QUEUES, MapAt, MapOffer, MapPiece, Mapper, Missing,
-    NoRings, Picked, Piece, Place, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start, Traffic,
-    changed_here_too,
+    NoRings, Picked, Piece, Place, Preparing, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start,
+    Traffic, changed_here_too,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

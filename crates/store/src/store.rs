@@ -302,15 +302,20 @@ impl Store {
         if let Some(epochs) = &self.epochs {
             epochs.retire();
         }
-        // Files that a process still maps continue under the next server process.
-        self.data.mapped().into_iter().try_for_each(|file| self.data.end_map(file).map(drop))?;
+        // Files that a process still maps continue under the next server process, like those that cannot be written back
+        // now. The rest is closed all the same.
+        let mut ended = Ok(());
+        for file in self.data.mapped() {
+            ended = ended.and(self.data.end_map(file).map(drop));
+        }
         // The next server process must find only the rings of live processes.
         self.data.tend_rings(Duration::MAX)?;
         self.data.persist_all_sizes()?;
         self.data.sync_all()?;
         self.data.store_clock()?;
         self.kv.sync()?;
-        Superblock { clean: true, ..self.superblock }.write(&self.dir)
+        Superblock { clean: true, ..self.superblock }.write(&self.dir)?;
+        ended
     }
 }
 

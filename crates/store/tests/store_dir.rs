@@ -1,12 +1,12 @@
 //! The directory of a store: creating, opening, refusing, and crashes in between.
 
 use forebay_model::{
-    Bytes, Change, ErrorKind, FileId, Gid, Identity, JobId, Name, ServerId, SetTime, Stamp, Time, Uid,
+    Bytes, Change, ErrorKind, FileId, Gid, Identity, JobId, Name, ServerId, SetTime, Span, Stamp, Time, Uid,
 };
-use forebay_store::{Batch, Filled, Medium, Place, Root, Start, Store, StoreConfig};
+use forebay_store::{Batch, Filled, Mapper, Medium, Place, Root, Start, Store, StoreConfig};
 use forebay_testkit::{Seeded, rounds};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,43 @@ fn used(dir: &Path) {
     let crc = crc32c::crc32c(grant.as_mut_slice());
     let len = grant.len();
     data.commit(FileId(2), Place::At(0), vec![Filled { grant, len, crc }], JobId(1)).unwrap();
+}
+
+/// Writes a range of bytes, or as much of it as there is space for.
+fn fill(store: &Store, file: FileId, len: u32) {
+    let (data, mut at) = (store.data(), 0);
+    while at < len {
+        let Ok(mut grant) = data.reserve(Uid(1), file, len - at) else { return };
+        grant.as_mut_slice().fill(7);
+        let (crc, len) = (crc32c::crc32c(grant.as_mut_slice()), grant.len());
+        data.commit(file, Place::At(at.into()), vec![Filled { grant, len, crc }], JobId(1)).unwrap();
+        at += len;
+    }
+}
+
+#[test]
+fn full_store_with_a_mapped_file_is_closed_cleanly() {
+    const LEN: u64 = 400_000;
+    let (room, mapped, other) = (TempDir::new().unwrap(), FileId(2), FileId(3));
+    let store = Store::open_or_create(&config(room.path())).unwrap();
+    let (data, span) = (store.data(), Span::new(0, LEN));
+    data.truncate(mapped, LEN, Batch::default()).unwrap();
+    let mapper = Mapper { uid: Uid(1), job: JobId(1), write: true };
+    assert_eq!(data.prepare_map(mapped, span, mapper).unwrap(), None);
+    let object = data.share_map(mapped, span, true).unwrap().unwrap();
+    object.write_all_at(&[5; LEN as usize], 0).unwrap();
+    drop(object);
+    fill(&store, other, 1 << 20);
+    let size = data.facts(other).unwrap().size;
+    assert_eq!(store.close().unwrap_err().kind(), ErrorKind::NoSpace);
+    drop(store);
+    let store = Store::open_or_create(&config(room.path())).unwrap();
+    assert_eq!((store.start(), store.data().facts(other).unwrap().size), (Start::Clean, size));
+    store.data().delete(other, Batch::default()).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open_or_create(&config(room.path())).unwrap();
+    assert_eq!(store.data().facts(mapped).unwrap().buffered, LEN, "everything that was stored");
 }
 
 #[test]

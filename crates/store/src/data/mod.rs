@@ -38,7 +38,7 @@ pub use backing::changed_here_too;
 pub use crash::{AtFlush, CrashDisk, Faults};
 pub use dirty::{Backlog, Dirty, Picked};
 pub use disk::{DirDisk, Disk};
-pub use mapped::{Mapper, Missing};
+pub use mapped::{Mapper, Missing, Preparing};
 pub use queues::{MAX_DOORBELLS, MAX_QUEUES};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;

@@ -66,9 +66,9 @@ impl Data {
         note.present.iter().for_each(|&span| present.add(span));
         let mut mapped = Mapped::new(object, note.writer);
         let charge = present.len_below(state.size);
-        (mapped.present, mapped.stored) = (present, true);
-        self.objects.bytes.fetch_add(charge, std::sync::atomic::Ordering::AcqRel);
-        mapped.charged = charge;
+        // Without a writer nothing was stored, and nothing is to be written back.
+        (mapped.present, mapped.stored) = (present, note.writer.write);
+        lock(&self.objects.usage).add(&mut mapped.charge, charge, note.writer.uid);
         state.mapped = Some(Box::new(mapped));
         self.objects.insert(id);
         Ok(true)

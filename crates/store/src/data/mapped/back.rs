@@ -1,14 +1,14 @@
 //! Writing back the bytes that processes stored into their mappings.
 //!
 //! Stores into a mapping are not reported. So the pages of an object are compared, by their hashes, with the pages that
-//! the store last had. A page that was partly written since has no known hash, and is written once more.
+//! the store last had. A page without a known hash is compared with the bytes in the store, or written once more if the
+//! back end has them.
 
 use super::{Mapped, Mapper, PIECE, page_of};
 use crate::data::file::File;
-use crate::data::index::Source;
 use crate::data::mapped::object::PAGE;
 use crate::data::publish::{Put, Write};
-use crate::data::{Data, Filled, lock};
+use crate::data::{Data, Filled, Piece, lock};
 use crc32c::crc32c;
 use forebay_model::{FileId, Result, Span};
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,7 +26,7 @@ impl Data {
                 };
                 let writer = mapped.writer;
                 let Some(piece) = next_piece(mapped, state.size, at) else { return Ok(()) };
-                let dirty = find_dirty(&mut state, piece);
+                let dirty = self.find_dirty(&mut state, piece);
                 (dirty.map_err(|error| self.object_failed("compare", id, &error))?, writer, piece.end)
             };
             for span in dirty {
@@ -93,21 +93,78 @@ impl Data {
 
     /// Removes the object of a file that no process maps any more, after everything is written back; true if it did.
     pub fn end_map(&self, id: FileId) -> Result<bool> {
-        let unused = |mapped: &Mapped| mapped.object.is_unused().then_some(mapped.shared);
+        let unused = |mapped: &mut Mapped| {
+            let unused = !self.objects.is_prepared(id) && mapped.object.is_unused();
+            unused.then_some(mapped.shared)
+        };
         let Some(state) = self.files.resident(id) else { return Ok(false) };
-        let Some(shared) = lock(&state).mapped.as_deref().and_then(unused) else { return Ok(false) };
+        let Some(shared) = lock(&state).mapped.as_deref_mut().and_then(unused) else { return Ok(false) };
         self.write_back(id)?;
-        {
+        let dropped = {
             let mut state = lock(&state);
-            if state.mapped.as_deref().and_then(unused) != Some(shared) {
+            if state.mapped.as_deref_mut().and_then(unused) != Some(shared) {
                 return Ok(false);
             }
-            self.drop_object(id, &mut state)?;
-        }
+            let dropped = self.drop_object(id, &mut state);
+            if state.mapped.is_some() {
+                return dropped.map(|()| false);
+            }
+            dropped
+        };
         drop(state);
         // The file may have been closed long before.
         self.persist_size(id)?;
-        Ok(true)
+        dropped.map(|()| true)
+    }
+
+    /// The ranges of a piece that differ from the store, or may, neighbours merged.
+    fn find_dirty(&self, state: &mut File, piece: Span) -> std::io::Result<Vec<Span>> {
+        let Some(mapped) = &state.mapped else { return Ok(Vec::new()) };
+        let (first, end) = (page_of(piece.start), page_of(piece.end.next_multiple_of(PAGE)));
+        if mapped.known.range(first..end).next().is_none() && mapped.object.is_hole(piece) {
+            return Ok(Vec::new());
+        }
+        let mut bytes = vec![0; piece.len() as usize];
+        mapped.object.read(piece.start, &mut bytes)?;
+        let (mut dirty, mut same): (Vec<Span>, Vec<(u64, u64)>) = Default::default();
+        for (page, number) in bytes.chunks(PAGE as usize).zip(first..) {
+            let span = Span::new(number * PAGE, number * PAGE + page.len() as u64);
+            let (hash, known) = (xxh3_64(page), mapped.known.get(&number));
+            if known == Some(&hash) {
+                continue;
+            }
+            if known.is_none() && self.is_stored(state, span, page) {
+                same.push((number, hash));
+                continue;
+            }
+            match dirty.last_mut() {
+                Some(before) if before.end == span.start => before.end = span.end,
+                _ => dirty.push(span),
+            }
+        }
+        state.mapped.iter_mut().for_each(|mapped| mapped.committed(&same));
+        Ok(dirty)
+    }
+
+    /// Whether the store has exactly these bytes, outside the back end.
+    fn is_stored(&self, state: &File, span: Span, page: &[u8]) -> bool {
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        let read = self.read_stored(state, span, &mut pieces);
+        read.is_ok()
+            && pieces.iter().all(|piece| {
+                let (from, rest) = (at, &page[at..]);
+                match piece {
+                    Piece::Bytes(view) => {
+                        at += view.as_ref().len();
+                        rest.starts_with(view.as_ref())
+                    }
+                    Piece::Zeros(count) => {
+                        at += *count as usize;
+                        page[from..at].iter().all(|&byte| byte == 0)
+                    }
+                    Piece::Backing(_) | Piece::Copied(_) => false,
+                }
+            })
     }
 }
 
@@ -116,36 +173,4 @@ fn next_piece(mapped: &Mapped, size: u64, at: u64) -> Option<Span> {
     let rest = Span::new(at.min(size), size);
     let present = mapped.present.within(rest).next()?;
     Some(Span::new(present.start, present.end.min(present.start + PIECE)))
-}
-
-/// The ranges of a piece that may differ from the store, neighbours merged.
-fn find_dirty(state: &mut File, piece: Span) -> std::io::Result<Vec<Span>> {
-    let File { mapped, index, lost_below, .. } = state;
-    let Some(mapped) = mapped else { return Ok(Vec::new()) };
-    let (first, end) = (page_of(piece.start), page_of(piece.end.next_multiple_of(PAGE)));
-    if mapped.known.range(first..end).next().is_none() && mapped.object.is_hole(piece) {
-        return Ok(Vec::new());
-    }
-    let mut bytes = vec![0; piece.len() as usize];
-    mapped.object.read(piece.start, &mut bytes)?;
-    let mut dirty: Vec<Span> = Vec::new();
-    for (page, number) in bytes.chunks(PAGE as usize).zip(first..) {
-        let span = Span::new(number * PAGE, number * PAGE + page.len() as u64);
-        let hash = xxh3_64(page);
-        if mapped.known.get(&number) == Some(&hash) {
-            continue;
-        }
-        let is_zero = *lost_below <= span.start
-            && page.iter().all(|&byte| byte == 0)
-            && index.pieces(span).all(|extent| extent.source == Source::Zero);
-        if is_zero {
-            mapped.known.insert(number, hash);
-            continue;
-        }
-        match dirty.last_mut() {
-            Some(before) if before.end == span.start => before.end = span.end,
-            _ => dirty.push(span),
-        }
-    }
-    Ok(dirty)
 }

@@ -1,5 +1,5 @@
 //! Mapped files: processes of this machine that map and share a file share one object, which is the file's content
-//! while it exists. Decision 90 describes why, and what happens when a process dies.
+//! while it exists. Decision 92 describes why, and what happens when a process dies.
 //!
 //! **Invariant**: within its present ranges an object is never older than the store. A change of the file changes the
 //! object first, under the file's lock; stores into mappings reach the store through [`Data::write_back`]. While an
@@ -11,8 +11,9 @@ mod object;
 mod ranges;
 #[cfg(test)]
 mod tests;
+mod usage;
 
-use super::file::File;
+use super::file::{File, SizeRecord};
 use super::index::Source;
 use super::{Data, Filled, Piece, lock};
 use crate::files::failed;
@@ -24,9 +25,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use usage::{Charge, Full, Usage};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Largest number of separate ranges of one file.
@@ -55,6 +56,8 @@ pub struct Missing {
     pub span: Span,
     /// The change counter of the file at that time.
     changes: u64,
+    /// The user who maps it.
+    uid: Uid,
 }
 
 /// The record of an object in the metadata store, so that the next server process can adopt it.
@@ -77,10 +80,10 @@ fn object_name(file: FileId) -> String {
 
 /// The object of one file and its state. Protected by the file's lock.
 pub(super) struct Mapped {
-    object: Arc<Object>,
+    object: Object,
     /// Ranges whose content is in the object, also beyond the file's end.
     present: Ranges,
-    /// Hashes of pages as the store has them. A page with another hash, or none, is written back.
+    /// Hashes of pages as the store has them. A page with another hash is written back.
     known: BTreeMap<u64, u64>,
     /// Changes of the file since it was mapped.
     changes: u64,
@@ -90,15 +93,16 @@ pub(super) struct Mapped {
     stored: bool,
     writer: Mapper,
     /// The bytes of it that count against the capacity.
-    charged: u64,
+    charge: Charge,
 }
 
 /// All objects of a store.
 #[derive(Default)]
 pub(super) struct Objects {
     files: Mutex<BTreeSet<FileId>>,
-    /// Bytes that count against the capacity.
-    bytes: AtomicU64,
+    /// Files that are being mapped: their objects stay, although no process has a descriptor yet.
+    preparing: Mutex<BTreeMap<FileId, u32>>,
+    usage: Mutex<Usage>,
 }
 
 impl Objects {
@@ -109,6 +113,26 @@ impl Objects {
     fn remove(&self, file: FileId) {
         lock(&self.files).remove(&file);
     }
+
+    fn is_prepared(&self, file: FileId) -> bool {
+        lock(&self.preparing).contains_key(&file)
+    }
+}
+
+/// Keeps the object of a file while it is being filled, until its descriptor is handed out.
+pub struct Preparing<'a> {
+    objects: &'a Objects,
+    file: FileId,
+}
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        let mut preparing = lock(&self.objects.preparing);
+        match preparing.get_mut(&self.file) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(preparing.remove(&self.file)),
+        }
+    }
 }
 
 fn page_of(offset: u64) -> u64 {
@@ -118,24 +142,26 @@ fn page_of(offset: u64) -> u64 {
 impl Mapped {
     fn new(object: Object, writer: Mapper) -> Mapped {
         Mapped {
-            object: Arc::new(object),
+            object,
             present: Ranges::default(),
             known: BTreeMap::new(),
             changes: 0,
             shared: 0,
             stored: false,
             writer,
-            charged: 0,
+            charge: Charge::default(),
         }
     }
 
     /// Writes bytes into the object before they are committed; returns the hashes of whole pages that hold after the
-    /// commit.
-    fn put(&self, size: u64, offset: u64, parts: &mut [Filled]) -> io::Result<Vec<(u64, u64)>> {
+    /// commit. The other pages that it touches have no known hash afterwards: their old one may be right for the object
+    /// again after the next store, but is wrong for the store.
+    fn put(&mut self, size: u64, offset: u64, parts: &mut [Filled]) -> io::Result<Vec<(u64, u64)>> {
         let total: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
         if offset + total > size {
             self.object.resize(size, offset + total)?;
         }
+        self.forget(page_of(offset), page_of((offset + total).next_multiple_of(PAGE)));
         let (mut at, mut whole) = (offset, Vec::new());
         for part in parts {
             let bytes = &part.grant.as_mut_slice()[..part.len as usize];
@@ -197,7 +223,20 @@ impl Data {
     /// Bytes of mapped files that are in memory beside the regions.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
-        self.objects.bytes.load(Ordering::Relaxed)
+        lock(&self.objects.usage).bytes()
+    }
+
+    /// Limits what the mapped files of each user take to the given percentage of the capacity, except for root and
+    /// `exempt`.
+    pub fn bound_mapped(&self, percent: u8, exempt: Uid) {
+        lock(&self.objects.usage).bound_users(percent, exempt);
+    }
+
+    /// Begins to map a file. Its object stays at least until the result is dropped.
+    #[must_use]
+    pub fn begin_map(&self, id: FileId) -> Preparing<'_> {
+        *lock(&self.objects.preparing).entry(id).or_default() += 1;
+        Preparing { objects: &self.objects, file: id }
     }
 
     /// Returns a range that must be filled before a range of a file can be mapped, if any. From the first call on, the
@@ -231,7 +270,7 @@ impl Data {
             if let Some(start) = first.map(|start| start.max(missing.start)) {
                 mapped.present.add(Span::new(missing.start, start));
                 let span = Span::new(start, missing.end.min(start + PIECE));
-                return Ok(Some(Missing { span, changes: mapped.changes }));
+                return Ok(Some(Missing { span, changes: mapped.changes, uid: mapper.uid }));
             }
         }
         let mut present = mapped.present.clone();
@@ -241,12 +280,10 @@ impl Data {
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         let charge = present.len_below(file.size);
-        self.charge(mapped, charge)?;
-        if mapper.write {
-            mapped.writer = mapper;
-        }
-        self.note_object(id, mapped.writer, &present)?;
-        mapped.present = present;
+        self.charge(mapped, charge, mapper.uid)?;
+        let writer = if mapper.write { mapper } else { mapped.writer };
+        self.note_object(id, writer, &present)?;
+        (mapped.writer, mapped.present) = (writer, present);
         Ok(None)
     }
 
@@ -264,13 +301,13 @@ impl Data {
             return Ok(false);
         }
         let charge = mapped.present.len_below(size) + within.len();
-        self.charge(mapped, charge)?;
+        self.charge(mapped, charge, missing.uid)?;
         for (page, number) in bytes.chunks(PAGE as usize).zip(page_of(within.start)..) {
             if page.iter().any(|&byte| byte != 0) {
                 let written = mapped.object.write(number * PAGE, page);
                 written.map_err(|error| self.object_failed("fill", id, &error))?;
-                mapped.known.insert(number, xxh3_64(page));
             }
+            mapped.known.insert(number, xxh3_64(page));
         }
         mapped.present.add(missing.span);
         Ok(true)
@@ -283,7 +320,8 @@ impl Data {
         let mut state = lock(&state);
         state.alive()?;
         let Some(mapped) = &mut state.mapped else { return Ok(None) };
-        if !mapped.present.missing(span).is_empty() {
+        // The note says who may have stored bytes, and must say so before anybody can.
+        if !mapped.present.missing(span).is_empty() || (write && !mapped.writer.write) {
             return Ok(None);
         }
         let shared = mapped.object.share(write);
@@ -306,13 +344,19 @@ impl Data {
     }
 
     fn make_object(&self, id: FileId, state: &mut File, mapper: Mapper) -> Result<()> {
+        if self.kv.get(&SizeRecord::key(id))?.is_none() {
+            // Otherwise the next server process would take the file for a deleted one.
+            self.note_size(id, state, true)?;
+            state.size_pending = true;
+        }
         let name = object_name(id);
         let path = self.disk.path(&name).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, "other processes cannot open the files of this store")
         })?;
+        // Noted first: a note that could not be removed earlier must not describe the new object.
+        self.note_object(id, mapper, &Ranges::default())?;
         let file = self.disk.create(&name, PAGE)?;
         file.set_len(state.size).map_err(|error| failed("create", &path, &error))?;
-        self.note_object(id, mapper, &Ranges::default())?;
         state.index.leases.end();
         state.mapped = Some(Box::new(Mapped::new(Object::new(file, path), mapper)));
         self.objects.insert(id);
@@ -328,19 +372,22 @@ impl Data {
         self.kv.commit(batch)
     }
 
-    /// Sets how many bytes of an object count against the capacity; fails if they do not fit.
-    fn charge(&self, mapped: &mut Mapped, bytes: u64) -> Result<()> {
+    /// Sets how many bytes of an object count against the capacity, new ones for `user`; fails if they do not fit.
+    fn charge(&self, mapped: &mut Mapped, bytes: u64, user: Uid) -> Result<()> {
         let capacity = self.capacity();
-        let more = bytes.saturating_sub(mapped.charged);
-        let less = mapped.charged.saturating_sub(bytes);
-        let fits = |all: u64| Some(all - less + more).filter(|&all| more == 0 || all <= capacity);
-        if self.objects.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_err() {
-            let text =
-                format!("mapped files use as much memory as the capacity of the buffer ({capacity} bytes)");
-            return Err(Error::new(ErrorKind::NoSpace, text));
-        }
-        mapped.charged = bytes;
-        Ok(())
+        let charged = lock(&self.objects.usage).set(&mut mapped.charge, bytes, user, capacity);
+        charged.map_err(|full| {
+            let text = match full {
+                Full::All => {
+                    format!("mapped files use as much memory as the capacity of the buffer ({capacity} bytes)")
+                }
+                Full::User => format!(
+                    "mapped files of user {user} use as much memory as those of one user may: unmap some, or raise \
+                     limits.user_mapped"
+                ),
+            };
+            Error::new(ErrorKind::NoSpace, text)
+        })
     }
 
     /// Writes bytes that are about to be committed into the object of a mapped file, so that its mappings show them.
@@ -356,8 +403,12 @@ impl Data {
         let total: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
         mapped.changes += 1;
         if offset + total > size {
-            let charge = mapped.present.len_below(offset + total);
-            self.charge(mapped, charge)?;
+            let (charge, user) = (mapped.present.len_below(offset + total), mapped.writer.uid);
+            let charged = lock(&self.objects.usage).set(&mut mapped.charge, charge, user, self.capacity());
+            // The mapper's own bound must not fail the write of another user.
+            if charged == Err(Full::All) {
+                self.charge(mapped, charge, user)?;
+            }
             mapped.forget(page_of(size), u64::MAX);
         }
         mapped.put(size, offset, parts).map_err(|error| self.object_failed("write to", id, &error))
@@ -375,7 +426,7 @@ impl Data {
             cut = cut.and_then(|()| mapped.resized(before, size));
             let charge = mapped.present.len_below(size);
             // The size is already changed: if it is too much, the next map or write fails.
-            let _ = self.charge(mapped, charge);
+            let _ = self.charge(mapped, charge, mapped.writer.uid);
         }
         cut.map_err(|error| self.object_failed("truncate", id, &error))
     }
@@ -402,13 +453,20 @@ impl Data {
     }
 
     /// Removes the object: the file is deleted, or the store has all its bytes. Processes that map it keep the memory.
+    /// If this fails, the object may still be there.
     pub(super) fn drop_object(&self, id: FileId, state: &mut File) -> Result<()> {
-        let Some(mapped) = state.mapped.take() else { return Ok(()) };
+        if state.mapped.is_none() {
+            return Ok(());
+        }
+        // Before the note: the next server process adopts an object that is noted, and would undo every write until
+        // then. A note without an object has no effect.
+        self.disk.remove(&object_name(id))?;
+        if let Some(mut mapped) = state.mapped.take() {
+            lock(&self.objects.usage).release_all(&mut mapped.charge);
+        }
         self.objects.remove(id);
-        self.objects.bytes.fetch_sub(mapped.charged, Ordering::AcqRel);
         let mut batch = Batch::default();
         batch.remove(note_key(id));
-        self.kv.commit(batch)?;
-        self.disk.remove(&object_name(id))
+        self.kv.commit(batch)
     }
 }

@@ -18,24 +18,38 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) struct Object {
     file: File,
     path: PathBuf,
+    /// Descriptors for reading and for writing that were handed out without a lock, because a process held the
+    /// exclusive one. The object keeps them until it can lock them.
+    unlocked: [Option<File>; 2],
 }
 
 impl Object {
     pub(super) fn new(file: File, path: PathBuf) -> Object {
-        Object { file, path }
+        Object { file, path, unlocked: [None, None] }
     }
 
     /// A descriptor for a process. The mappings made from it hold its shared lock until the last of them is gone, in
     /// the process itself and in its forked children.
-    pub(super) fn share(&self, write: bool) -> io::Result<File> {
+    pub(super) fn share(&mut self, write: bool) -> io::Result<File> {
         let file = OpenOptions::new().read(true).write(write).open(&self.path)?;
-        // Never blocks: a process with a descriptor can hold the lock exclusively, and would stop the server.
-        flock(&file, FlockOperation::NonBlockingLockShared)?;
-        Ok(file)
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(file),
+            // A process that has a descriptor can take the exclusive lock. Others must not wait for it or fail.
+            Err(Errno::WOULDBLOCK) => self.unlocked[usize::from(write)].get_or_insert(file).try_clone(),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether no process maps it or has a descriptor of it.
-    pub(super) fn is_unused(&self) -> bool {
+    pub(super) fn is_unused(&mut self) -> bool {
+        for unlocked in &mut self.unlocked {
+            if let Some(file) = unlocked
+                && flock(file, FlockOperation::NonBlockingLockShared).is_err()
+            {
+                return false;
+            }
+            *unlocked = None;
+        }
         let free = flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if free {
             // Otherwise the next process could not lock it.
