@@ -12,6 +12,8 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 const CACHE: Bytes = Bytes::mib(1);
 const VALUE: usize = 3000;
@@ -85,12 +87,36 @@ fn commit_until_refused(kv: &FjallKv, there: &mut BTreeSet<u64>, mut number: u64
     number
 }
 
+/// Another store of this process was damaged: a worker thread of fjall has panicked.
+fn meet_damage() {
+    drop(FjallKv::create(&tempfile::tempdir().unwrap().path().join("meta"), CACHE).unwrap());
+    let worker = std::thread::Builder::new().name("fjall:worker".to_owned());
+    assert!(worker.spawn(|| panic!("a bad table of another store")).unwrap().join().is_err());
+}
+
+/// Works while another thread is in the middle of a listing for a moment.
+fn beside_a_listing(kv: &FjallKv, work: impl FnOnce()) {
+    let (begun, has_begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            kv.scan(b"e", b"", &mut |_, _| {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                ControlFlow::Break(())
+            })
+        });
+        has_begun.recv().unwrap();
+        work();
+    });
+}
+
 #[test]
 fn metadata_store_recovers_from_a_full_disk_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let test = "metadata_store_recovers_from_a_full_disk_without_a_restart";
     let Some(small) = Small::new(test, dir.path(), 64) else { return };
     let (meta, hog) = (dir.path().join("meta"), dir.path().join("hog"));
+    meet_damage();
     let kv = FjallKv::create(&meta, CACHE).unwrap();
     let (mut there, mut number) = (BTreeSet::new(), 0);
     for round in 0..3 {
@@ -106,8 +132,11 @@ fn metadata_store_recovers_from_a_full_disk_without_a_restart() {
         number = commit_until_refused(&kv, &mut there, number);
         check(&kv, &there, number, &format!("round {round}, full"));
         assert!(kv.sync().is_err(), "round {round}: nothing new can be durable");
-        std::fs::remove_file(&hog).unwrap();
-        commit(&kv, number).unwrap_or_else(|kind| panic!("round {round}: there is space again: {kind:?}"));
+        beside_a_listing(&kv, || {
+            std::fs::remove_file(&hog).unwrap();
+            commit(&kv, number)
+                .unwrap_or_else(|kind| panic!("round {round}: there is space again: {kind:?}"));
+        });
         there.insert(number);
         number += 1;
         kv.sync().unwrap();

@@ -4,7 +4,7 @@
 //! the server until a restart. Everything that is not in the tree is in the log ahead, so reopening loses nothing,
 //! unless a flush failed: then the state of the device is unknown.
 
-use super::quiet;
+use super::quiet::{self, Opening};
 use super::reserve::Reserve;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
@@ -14,6 +14,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 const KEYSPACE: &str = "meta";
 /// fjall writes this file last when it creates a database.
@@ -23,6 +24,10 @@ const MEMTABLE_SHARE: u64 = 8;
 const MIN_MEMTABLE: u64 = 1 << 20;
 const MAX_JOURNALS: u64 = 256 << 20;
 const OPEN_TABLES: usize = 64;
+/// How long reopening the tree waits for threads that read from it.
+const READERS: Duration = Duration::from_secs(1);
+/// Pause between two looks at the readers.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// A key and its new value; `None` removes it.
 pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
@@ -42,6 +47,7 @@ struct Open {
     // Declared before the database, so that it is dropped first: it keeps the database's lock.
     keyspace: Keyspace,
     database: Database,
+    opening: Opening,
 }
 
 /// Pairs of the tree, in order.
@@ -49,13 +55,13 @@ pub(super) struct Pairs {
     pairs: fjall::Iter,
     dir: PathBuf,
     /// Keeps the tree from being reopened meanwhile.
-    _open: Arc<Open>,
+    open: Arc<Open>,
 }
 
 impl Pairs {
     pub(super) fn next(&mut self) -> Result<Option<(fjall::UserKey, fjall::UserValue)>> {
         let next = || self.pairs.next().map(fjall::Guard::into_inner).transpose();
-        guarded(&self.dir, "read", next).map_err(|failure| failure.error)
+        guarded((self.dir.as_path(), self.open.opening), "read", next).map_err(|failure| failure.error)
     }
 }
 
@@ -82,7 +88,7 @@ impl Tree {
 
     fn tree(&self) -> Result<Arc<Open>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner).clone();
-        open.map_or_else(|| self.open_again(), Ok)
+        open.map_or_else(|| self.open_again(None), Ok)
     }
 
     /// The value of a key.
@@ -104,18 +110,23 @@ impl Tree {
     /// The pairs between two keys, as they are now.
     pub(super) fn pairs(&self, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Result<Pairs> {
         let open = self.tree()?;
-        let pairs = self.read(|open| Ok(open.database.snapshot().range(&open.keyspace, range.clone())))?;
-        Ok(Pairs { pairs, dir: self.dir.clone(), _open: open })
+        let pairs =
+            self.read_from(&open, |open| Ok(open.database.snapshot().range(&open.keyspace, range.clone())))?;
+        Ok(Pairs { pairs, dir: self.dir.clone(), open })
     }
 
     /// Runs a read. If descriptors run out, releases the reserve and tries once more.
     fn read<T>(&self, run: impl Fn(&Open) -> fjall::Result<T>) -> Result<T> {
-        let open = self.tree()?;
-        match guarded(&self.dir, "read", || run(&open)) {
+        self.read_from(&*self.tree()?, run)
+    }
+
+    fn read_from<T>(&self, open: &Open, run: impl Fn(&Open) -> fjall::Result<T>) -> Result<T> {
+        let site = (&*self.dir, open.opening);
+        match guarded(site, "read", || run(open)) {
             Err(failure) if failure.transient => {
                 let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
                 reserve.release();
-                let again = guarded(&self.dir, "read", || run(&open));
+                let again = guarded(site, "read", || run(open));
                 // The next write needs the reserve, and fails if it is missing.
                 let _ = reserve.restore();
                 again.map_err(|failure| failure.error)
@@ -132,11 +143,12 @@ impl Tree {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
+        let failed = open.opening;
         drop(open);
         if !failure.transient || self.flush_failed.load(Ordering::Acquire) {
             return Err(failure.error);
         }
-        let open = self.open_again()?;
+        let open = self.open_again(Some(failed))?;
         let done = self.try_to_put(&open, changes).map_err(|failure| failure.error);
         drop(open);
         // Restored now if there is space again, or else before the next write.
@@ -145,7 +157,7 @@ impl Tree {
     }
 
     fn try_to_put(&self, open: &Open, changes: &[Change<'_>]) -> Result<(), Failure> {
-        guarded(&self.dir, "write", || {
+        guarded((self.dir.as_path(), open.opening), "write", || {
             let mut writes = open.database.batch().durability(Some(PersistMode::Buffer));
             for (key, value) in changes {
                 match value {
@@ -161,13 +173,18 @@ impl Tree {
     pub(super) fn persist(&self) -> Result<()> {
         if self.flush_failed.load(Ordering::Acquire) {
             let why = "an earlier flush failed, so the state of the device is unknown: restart the server";
-            return Err(Error::new(ErrorKind::Io, failed(&self.dir, "flush", why)));
+            return Err(Error::new(ErrorKind::Io, failed(self.dir.as_path(), "flush", why)));
         }
-        let flush = |open: &Open| guarded(&self.dir, "flush", || open.database.persist(PersistMode::SyncAll));
-        let mut done = flush(&*self.tree()?);
+        let flush = |open: &Open| {
+            let persist = || open.database.persist(PersistMode::SyncAll);
+            guarded((self.dir.as_path(), open.opening), "flush", persist)
+        };
+        let open = self.tree()?;
+        let (mut done, refusing) = (flush(&open), open.opening);
+        drop(open);
         // A tree that refuses because of an earlier write has not failed to flush.
         if done.as_ref().is_err_and(|failure| failure.refused) {
-            done = flush(&*self.open_again()?);
+            done = flush(&*self.open_again(Some(refusing))?);
         }
         done.map_err(|failure| {
             self.flush_failed.store(true, Ordering::Release);
@@ -180,31 +197,42 @@ impl Tree {
         match reserve.restore() {
             Err(cause) if reserve.is_spent() => {
                 let (kind, why) = explain_io(&cause);
-                Err(Error::new(kind, failed(&self.dir, "write", &why)))
+                Err(Error::new(kind, failed(self.dir.as_path(), "write", &why)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Reopens the tree, with the reserve released for it. Fails while a thread reads from the tree.
-    fn open_again(&self) -> Result<Arc<Open>> {
+    /// Reopens the tree after the opening that refused, with the reserve released for it. New readers wait, and the
+    /// present ones are awaited; fails if one of them takes longer than [`READERS`].
+    fn open_again(&self, refused: Option<Opening>) -> Result<Arc<Open>> {
         let mut place = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        let busy = place.as_ref().is_some_and(|open| Arc::strong_count(open) > 1);
-        if busy {
-            let why = "an earlier write failed, and it is being read: try again";
-            return Err(Error::new(ErrorKind::Busy, failed(&self.dir, "open", why)));
+        // Another thread may have reopened it meanwhile.
+        if let Some(open) = place.as_ref().filter(|open| Some(open.opening) != refused) {
+            return Ok(open.clone());
+        }
+        let begin = Instant::now();
+        while place.as_ref().is_some_and(|open| Arc::strong_count(open) > 1) {
+            if begin.elapsed() > READERS {
+                let why = "an earlier write failed, and it is being read: try again";
+                return Err(Error::new(ErrorKind::Busy, failed(self.dir.as_path(), "open", why)));
+            }
+            std::thread::sleep(GLANCE);
         }
         // fjall may panic when it drops data that it could not write.
-        let _ = quiet::run(|| drop(place.take()));
+        if let Some(open) = place.take() {
+            let _ = quiet::run(open.opening, || drop(open));
+        }
         self.reserve.lock().unwrap_or_else(PoisonError::into_inner).release();
-        let open = Arc::new(open(&self.dir, self.cache).map_err(|failure| failure.error)?);
+        let open = Arc::new(open(self.dir.as_path(), self.cache).map_err(|failure| failure.error)?);
         *place = Some(open.clone());
         Ok(open)
     }
 }
 
 fn open(dir: &Path, cache: Bytes) -> Result<Open, Failure> {
-    guarded(dir, "open", || {
+    let opening = Opening::new();
+    guarded((dir, opening), "open", || {
         let database = Database::builder(dir)
             .cache_size(cache.0)
             .max_cached_files(Some(OPEN_TABLES))
@@ -215,18 +243,19 @@ fn open(dir: &Path, cache: Bytes) -> Result<Open, Failure> {
         let memtable = (cache.0 / MEMTABLE_SHARE).max(MIN_MEMTABLE);
         let options = || KeyspaceCreateOptions::default().max_memtable_size(memtable);
         let keyspace = database.keyspace(KEYSPACE, options)?;
-        Ok(Open { keyspace, database })
+        Ok(Open { keyspace, database, opening })
     })
 }
 
 /// Whether fjall would recover a database in this directory rather than create one.
 pub(super) fn holds_database(dir: &Path) -> Result<bool> {
-    dir.join(MARKER).try_exists().map_err(|cause| explain(dir, "open", &fjall::Error::Io(cause)).error)
+    dir.join(MARKER).try_exists().map_err(|cause| io_failed(dir, cause))
 }
 
 /// An error of the file system that holds the tree.
 pub(super) fn io_failed(dir: &Path, cause: io::Error) -> Error {
-    explain(dir, "open", &fjall::Error::Io(cause)).error
+    let (kind, why) = explain_io(&cause);
+    Error::new(kind, failed(dir, "open", &why))
 }
 
 /// An error of a tree whose files are damaged.
@@ -235,9 +264,13 @@ pub(super) fn damaged_tree(dir: &Path, how: &str) -> Error {
 }
 
 /// Calls fjall and turns a panic into an error. fjall's locks refuse further writes after a panic.
-fn guarded<T>(dir: &Path, doing: &str, run: impl FnOnce() -> fjall::Result<T>) -> Result<T, Failure> {
-    match quiet::run(run) {
-        Ok(result) => result.map_err(|cause| explain(dir, doing, &cause)),
+fn guarded<T>(
+    (dir, opening): (&Path, Opening),
+    doing: &str,
+    run: impl FnOnce() -> fjall::Result<T>,
+) -> Result<T, Failure> {
+    match quiet::run(opening, run) {
+        Ok(result) => result.map_err(|cause| explain((dir, opening), doing, &cause)),
         Err(said) => {
             let error = Error::new(ErrorKind::BadStore, failed(dir, doing, &damaged(&said)));
             Err(Failure { error, transient: false, refused: false })
@@ -253,7 +286,7 @@ fn failed(dir: &Path, doing: &str, why: &str) -> String {
     format!("cannot {doing} the metadata store in {}: {why}", dir.display())
 }
 
-fn explain(dir: &Path, doing: &str, cause: &fjall::Error) -> Failure {
+fn explain((dir, opening): (&Path, Opening), doing: &str, cause: &fjall::Error) -> Failure {
     let (mut transient, mut refused) = (false, false);
     let (kind, why) = match cause {
         fjall::Error::Io(cause) | fjall::Error::Storage(fjall::LsmError::Io(cause)) => {
@@ -264,7 +297,7 @@ fn explain(dir: &Path, doing: &str, cause: &fjall::Error) -> Failure {
             (ErrorKind::BadStore, "another process has it open: stop that server first".to_owned())
         }
         // A worker thread of fjall may have found the damage and panicked.
-        fjall::Error::Poisoned => match quiet::last() {
+        fjall::Error::Poisoned => match opening.last_panic() {
             Some(said) => (ErrorKind::BadStore, damaged(&said)),
             None => {
                 (transient, refused) = (true, true);
