@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn signal(world: &mut World, signal: Signal) {
     let id = i32::try_from(world.mount_process().id()).unwrap();
@@ -97,24 +97,25 @@ fn mount_waits_for_a_server_that_crashes_under_load() {
 
 #[test]
 fn calls_of_many_threads_time_out_together_when_the_server_is_silent() {
-    const CALLERS: usize = 40;
-    let (patience, more) = (Duration::from_secs(3), Duration::from_secs(9));
+    const CALLERS: u32 = 120;
+    /// Number of timeouts that would pass if the calls queued behind one another: eight readers serve at a time.
+    const QUEUED: u32 = CALLERS / 8;
+    let patience = Duration::from_secs(3);
     let Some(world) = World::with(1, "", patience) else { return };
-    let (at, patient, ended) = (world.at(), world.client(more), AtomicU64::new(0));
-    patient.stat("/").unwrap();
-    world.signal_server(Signal::STOP);
+    let at = world.at();
+    world.freeze_server();
+    let begin = Instant::now();
     std::thread::scope(|scope| {
-        let (at, ended) = (&at, &ended);
+        let at = &at;
         for number in 0..CALLERS {
             scope.spawn(move || {
                 let error = std::fs::metadata(at.join(format!("n{number}"))).unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{error}");
-                ended.fetch_add(1, Ordering::SeqCst);
             });
         }
-        patient.stat("/x").unwrap_err();
-        let in_time = ended.load(Ordering::SeqCst);
-        world.signal_server(Signal::CONT);
-        assert_eq!(in_time, CALLERS as u64, "calls that ended before a client with three times the timeout");
     });
+    let took = begin.elapsed();
+    world.signal_server(Signal::CONT);
+    // A busy machine may add a few timeouts, but not half of what queued calls would wait.
+    assert!(took < patience * QUEUED / 2, "{CALLERS} calls with a timeout of {patience:?} took {took:?}");
 }

@@ -118,6 +118,14 @@ impl World {
         rustix::process::kill_process(process, signal).unwrap();
     }
 
+    /// Stops the server's process, and waits until all its threads have stopped: until then they may still answer.
+    pub(crate) fn freeze_server(&self) {
+        use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+        self.signal_server(Signal::STOP);
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.server)), options).expect("the server stops");
+    }
+
     /// Stripes all new files over all servers.
     pub(crate) fn stripe(&self) {
         let client = self.client(REQUEST);
