@@ -1,7 +1,11 @@
 /* Random operations of several processes on one file: mapped, read and written concurrently. Each process owns every n-th word
- * of the file and checks its own words through mappings and reads; some processes are killed, and others continue in their place. */
+ * of the file and checks its own words through mappings and reads; some processes are killed, and others continue in their place.
+ * Half of the operations are on a few words with two values, so that pages often return to an earlier content. One operation at a
+ * time truncates, extends or punches, while the others wait. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/falloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +24,9 @@ struct shared {
     uint64_t words[WORDS];
     uint64_t state[PROCESSES];
     long left[PROCESSES];
+    long size;
+    /* The number of processes at work; -1 while one changes the size. */
+    int lock;
 };
 static struct shared *shared;
 static const char *path;
@@ -39,6 +46,41 @@ static void check(const char *what, int who, const uint64_t *words, long from, l
             fail(what, at, words[at - from], shared->words[at]);
 }
 
+static void lock(int alone) {
+    for (;;) {
+        int now = __atomic_load_n(&shared->lock, __ATOMIC_ACQUIRE);
+        if ((alone ? now == 0 : now >= 0)
+            && __atomic_compare_exchange_n(&shared->lock, &now, alone ? -1 : now + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return;
+        sched_yield();
+    }
+}
+static void unlock(int alone) {
+    if (alone) __atomic_store_n(&shared->lock, 0, __ATOMIC_RELEASE);
+    else __atomic_fetch_sub(&shared->lock, 1, __ATOMIC_ACQ_REL);
+}
+static void clear(long from, long end) {
+    for (long at = from; at < end; at++) shared->words[at] = 0;
+}
+
+/* Truncates, extends or punches the file. */
+static void reshape(int fd, int who) {
+    long from = draw(who) % WORDS, count = 1 + draw(who) % 2000;
+    if (draw(who) % 2) {
+        if (ftruncate(fd, from * 8)) { perror("ftruncate"); _exit(7); }
+        if (from < shared->size) clear(from, shared->size);
+        shared->size = from;
+        /* Most of the time the file is long. */
+        if (draw(who) % 4 == 0) return;
+        if (fallocate(fd, 0, 0, SIZE)) { perror("fallocate"); _exit(8); }
+        shared->size = WORDS;
+    } else if (from < shared->size) {
+        if (from + count > shared->size) count = shared->size - from;
+        if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from * 8, count * 8)) { perror("punch"); _exit(9); }
+        clear(from, from + count);
+    }
+}
+
 /* Maps a part of the file that begins at a page. */
 struct map { uint64_t *words; long from, count; };
 static struct map map_some(int fd, int who) {
@@ -54,34 +96,45 @@ static void work(int who) {
     while (shared->left[who]-- > 0) {
         long at = draw(who) % (WORDS / PROCESSES) * PROCESSES + who, count = 1 + draw(who) % 2000;
         uint64_t word = draw(who);
+        int kind = word % 100, alone = kind == 97;
         static uint64_t buffer[2000];
-        switch (word % 100) {
+        if (draw(who) % 2) at = 512 * 6 + draw(who) % 3 * PROCESSES + who, word = 1 + draw(who) % 2;
+        /* Killed without the lock. */
+        if (kind == 98) kill(getpid(), SIGKILL);
+        lock(alone);
+        switch (kind) {
         case 0 ... 39:
-            if (at < map.from || at >= map.from + map.count) break;
+            if (at < map.from || at >= map.from + map.count || at >= shared->size) break;
             shared->words[at] = word;
             __atomic_store_n(&map.words[at - map.from], word, __ATOMIC_RELEASE);
             break;
         case 40 ... 59:
+            if (at >= shared->size) break;
             shared->words[at] = word;
             if (pwrite(fd, &word, 8, at * 8) != 8) { perror("pwrite"); _exit(3); }
             break;
         case 60 ... 74:
-            if (at + count > WORDS) count = WORDS - at;
+            if (at >= shared->size) break;
+            if (at + count > shared->size) count = shared->size - at;
             if (pread(fd, buffer, count * 8, at * 8) != count * 8) { perror("pread"); _exit(4); }
             check("read", who, buffer, at, count);
             break;
-        case 75 ... 89: check("mapped", who, map.words, map.from, map.count); break;
+        case 75 ... 89:
+            count = shared->size - map.from < map.count ? shared->size - map.from : map.count;
+            check("mapped", who, map.words, map.from, count);
+            break;
         case 90 ... 91: if (msync(map.words, map.count * 8, MS_SYNC)) { perror("msync"); _exit(5); } break;
         case 92: if (fsync(fd)) { perror("fsync"); _exit(6); } break;
-        case 93 ... 97:
+        case 93 ... 96:
             munmap(map.words, map.count * 8);
             map = map_some(fd, who);
             break;
-        case 98: kill(getpid(), SIGKILL); break;
+        case 97: reshape(fd, who); break;
         default:
             close(fd);
             fd = open(path, O_RDWR);
         }
+        unlock(alone);
     }
     _exit(0);
 }
@@ -92,6 +145,7 @@ int main(int argc, char **argv) {
     shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
     if (ftruncate(fd, SIZE)) return 3;
+    shared->size = WORDS;
     pid_t people[PROCESSES];
     for (int who = 0; who < PROCESSES; who++) {
         shared->state[who] = strtoull(argv[2], 0, 10) * 2654435761u + who + 1;
@@ -110,9 +164,9 @@ int main(int argc, char **argv) {
         }
     }
     static uint64_t all[WORDS];
-    if (pread(fd, all, SIZE, 0) != SIZE) return 5;
-    check("read at the end", -1, all, 0, WORDS);
+    if (pread(fd, all, SIZE, 0) != shared->size * 8) return 5;
+    check("read at the end", -1, all, 0, shared->size);
     uint64_t *mapped = mmap(0, SIZE, PROT_READ, MAP_SHARED, fd, 0);
-    check("mapped at the end", -1, mapped, 0, WORDS);
+    check("mapped at the end", -1, mapped, 0, shared->size);
     return 0;
 }
