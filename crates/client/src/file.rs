@@ -249,12 +249,12 @@ impl File {
     }
 
     /// Prepares a range of the file for a shared memory mapping; the range may extend past the end of the file. A
-    /// mapping for writing needs a file open for reading and writing. Fails with *unsupported* if the mapping could
-    /// differ from the mapping of another process.
+    /// mapping for writing needs a file open for reading and writing. Fails with *unsupported* if processes cannot share
+    /// its memory.
     pub async fn map(&self, offset: u64, len: u64, write: bool) -> Result<Mapping> {
         let request = Request::MapFile { token: self.token(), offset, len, write };
         let mapped = match self.held.session().call(self.held.who(), &request).await {
-            Ok(Reply::FileMap(answer)) => mapped::fetch(answer),
+            Ok(Reply::FileMap(answer)) => mapped::fetch(answer).await,
             Ok(other) => Err(unexpected(&request, &other)),
             Err(error) => Err(error),
         };

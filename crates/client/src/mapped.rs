@@ -3,49 +3,69 @@
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::FileMap;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::{self, IoSliceMut, Write};
+use std::ffi::OsStr;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
 
 /// Timeout for the server to pass a descriptor that it has ready.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause before connecting again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How a file can be mapped.
 #[derive(Debug)]
 pub enum Mapping {
     /// Map this descriptor at the offsets of the file. All processes of the machine share its pages.
     Shared(OwnedFd),
-    /// Map a private copy and write it back. No other process maps the file for writing meanwhile.
+    /// There is no shared memory: map a copy of the file, for reading only.
     Copied,
 }
 
 /// Receives the descriptor that the server has prepared.
-pub(crate) fn fetch(answer: FileMap) -> Result<Mapping> {
-    match answer {
-        FileMap::Alone => Ok(Mapping::Copied),
-        FileMap::Shared { socket, ticket } => match descriptor(&socket, ticket) {
-            Ok(descriptor) => Ok(Mapping::Shared(descriptor)),
-            Err(error) => {
-                let text = format!("cannot receive the file's memory from the server: {error}");
-                Err(Error::new(ErrorKind::Unsupported, text))
-            }
-        },
-    }
+pub(crate) async fn fetch(answer: FileMap) -> Result<Mapping> {
+    let FileMap::Shared { socket, ticket } = answer else { return Ok(Mapping::Copied) };
+    let received = timeout(PATIENCE, descriptor(&socket, ticket)).await;
+    let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    received.map(Mapping::Shared).map_err(|error| {
+        let text = format!("cannot receive the file's memory from the server: {error}");
+        Error::new(ErrorKind::Unsupported, text)
+    })
 }
 
-fn descriptor(socket: &[u8], ticket: [u8; 16]) -> io::Result<OwnedFd> {
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket)?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(&ticket)?;
+async fn descriptor(socket: &[u8], ticket: [u8; 16]) -> io::Result<OwnedFd> {
+    let name = [b"\0", socket].concat();
+    let stream = loop {
+        match UnixStream::connect(OsStr::from_bytes(&name)).await {
+            // Too many clients wait to be accepted. Connecting never waits for them.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(PAUSE).await,
+            connected => break connected?,
+        }
+    };
+    let mut rest = &ticket[..];
+    while !rest.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    stream.async_io(Interest::READABLE, || receive(&stream)).await
+}
+
+fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = rustix::io::retry_on_intr(|| {
-        recvmsg(&stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
+        recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)
     })?;
     let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -53,4 +73,23 @@ fn descriptor(socket: &[u8], ticket: [u8; 16]) -> io::Result<OwnedFd> {
     });
     let first = descriptors.flatten().next();
     first.filter(|_| got.bytes == 1).ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    /// A runtime with one thread goes on while a server passes nothing.
+    #[tokio::test]
+    async fn waiting_for_a_descriptor_blocks_no_thread() {
+        let socket = format!("forebay-map-test-{}", std::process::id()).into_bytes();
+        let address = SocketAddr::from_abstract_name(&socket).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        tokio::select! {
+            received = fetch(FileMap::Shared { socket, ticket: [7; 16] }) => panic!("{received:?}"),
+            () = sleep(PAUSE) => {}
+        }
+    }
 }

@@ -35,7 +35,6 @@ impl At {
 /// Reads into memory of the caller or of the library.
 pub(crate) fn read_into(open: &Open, at: At, into: &mut [u8]) -> Outcome<usize> {
     let file = open.for_reading()?;
-    crate::map::write_back_file(open.id());
     let mut pread = |offset: u64| {
         let (file, into) = (&file, &mut *into);
         let counted = Counted::begin();
@@ -101,15 +100,11 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
         // As on Linux, `pwrite` also appends if the file was opened with `O_APPEND`.
         _ if appends => {
             let end = append(&file, from)?;
-            crate::map::wrote(open.id(), end - len, from);
             if matches!(at, At::Current) {
                 open.offset.store(end, Ordering::Release);
             }
         }
-        At::Offset(offset) => {
-            pwrite(offset)?;
-            crate::map::wrote(open.id(), offset, from);
-        }
+        At::Offset(offset) => pwrite(offset)?,
         At::Current => {
             // Advancing the offset first makes writers that share the open file disjoint, within a process and across
             // processes.
@@ -120,7 +115,6 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
                     open.offset.compare_exchange(offset + len, offset, Ordering::AcqRel, Ordering::Relaxed);
                 return Err(errno.into());
             }
-            crate::map::wrote(open.id(), offset, from);
         }
     }
     if open.access & SYNC != 0 {
@@ -250,7 +244,6 @@ fn seek_data(open: &Open, offset: off_t, whence: c_int) -> Outcome<off_t> {
     let Ok(offset) = u64::try_from(offset) else { return fail(libc::ENXIO) };
     let to = if whence == libc::SEEK_DATA { SeekTo::Data } else { SeekTo::Hole };
     let file = open.data()?;
-    crate::map::write_back_file(open.id());
     match engine::run(|_| file.seek(offset, to))? {
         Some(found) => Ok(found as off_t),
         None => fail(libc::ENXIO),
@@ -293,7 +286,6 @@ pub(crate) fn sync_fd(fd: c_int) -> Outcome<c_int> {
         return Ok(0);
     }
     let file = open.data()?;
-    crate::map::write_back_file(open.id());
     engine::run(|_| file.sync())?;
     Ok(0)
 }
@@ -338,7 +330,6 @@ pub(crate) fn truncate_open(fd: c_int, size: off_t) -> Outcome<c_int> {
     let (file, size) = (open.for_writing()?, length(size)?);
     file_size::may_grow(|| Ok(open.attr()?.size), size)?;
     engine::run(|_| file.truncate(size))?;
-    crate::map::zeroed(open.id(), size, u64::MAX);
     Ok(0)
 }
 
@@ -351,7 +342,6 @@ pub(crate) fn truncate_path(path: *const c_char, size: off_t) -> Outcome<c_int> 
     let size = length(size)?;
     file_size::may_grow(|| Ok(attr.size), size)?;
     engine::run(|engine| engine.by_id().truncate(attr.id, size))?;
-    crate::map::zeroed(attr.id, size, u64::MAX);
     Ok(0)
 }
 
@@ -369,7 +359,6 @@ pub(crate) fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Out
         0 => {}
         hole if hole == libc::FALLOC_FL_ZERO_RANGE || (hole == libc::FALLOC_FL_PUNCH_HOLE && keep) => {
             engine::run(|_| file.punch(start, len))?;
-            crate::map::zeroed(open.id(), start, end);
         }
         _ => return fail(libc::EOPNOTSUPP),
     }

@@ -35,7 +35,6 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     let held = table::remove(fd);
     if let Some(open) = &held {
         locks::closing(open.id());
-        crate::map::write_back_file(open.id());
         open.backing().keep(fd);
     }
     let closed = plain(libc::SYS_close, [fd as usize, 0, 0]);

@@ -1,7 +1,7 @@
 //! Closing files at the service: in the background, except at the end of the process.
 
 use crate::quiet::Quiet;
-use crate::{engine, map, stdio, table};
+use crate::{engine, stdio, table};
 use forebay_client::File;
 use rustix::thread::futex;
 use std::sync::Arc;
@@ -41,9 +41,8 @@ pub(crate) fn at_exit() {
     close_all();
 }
 
-/// Writes back changed mappings and closes all files.
+/// Closes all files.
 pub(crate) fn close_all() {
-    map::write_back_all();
     if engine::started().is_none() {
         return;
     }

@@ -78,9 +78,6 @@ pub(crate) fn open_place(place: &Place, flags: c_int, mode: mode_t) -> Outcome<c
     let ahead = Ahead::begin(flags & libc::O_CLOEXEC != 0);
     let found = engine::run_with(Ahead::WAIT_HOOKS, |engine| find(engine.by_id(), place, flags, mode));
     let found = crate::place::found(found)?.here()?;
-    if let (Found::File(file, _), true) = (&found, flags & libc::O_TRUNC != 0) {
-        crate::map::zeroed(file.id(), 0, u64::MAX);
-    }
     install(found, flags, &place.full, &ahead)
 }
 

@@ -4,7 +4,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::place::{Place, Subject, locate, ours, subject};
 use crate::table::Held;
-use crate::{backing, beyond, descriptors, dispatch, engine, exit, hook, life, locks, map, mem, path, stat};
+use crate::{backing, beyond, descriptors, dispatch, engine, exit, hook, life, locks, mem, path, stat};
 use forebay_client::File;
 use forebay_model::Access;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -60,10 +60,9 @@ fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
     }
 }
 
-/// Before `exec`: writes back changed mappings, waits for closes in flight, and keeps locks.
+/// Before `exec`: waits for closes in flight, and keeps locks.
 fn before_exec() {
     if !life::is_borrowed() {
-        map::write_back_all();
         exit::wait_for_closes();
         locks::prepare_for_exec();
     }

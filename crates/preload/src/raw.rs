@@ -157,10 +157,7 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_flistxattr => word(attributes::list(attributes::file_of(fd), a.pointer(1), a.size(2))),
         libc::SYS_fremovexattr => word(attributes::remove(attributes::file_of(fd), a.path(1))),
         libc::SYS_mmap => word(map::map(a.pointer(0), a.size(1), a.int(2), a.int(3), a.int(4), a.offset(5))),
-        libc::SYS_munmap => {
-            map::unmap(a.size(0), a.size(1));
-            Err(Stop::Foreign)
-        }
+        libc::SYS_munmap => word(map::unmap(a.pointer(0), a.size(1))),
         libc::SYS_mremap => word(map::remap(a.pointer(0), a.size(1), a.size(2), a.int(3), a.pointer(4))),
         libc::SYS_msync => word(map::synchronise(a.pointer(0), a.size(1), a.int(2))),
         libc::SYS_umask => word(opening::note_mask(a.uint(0))),

@@ -185,6 +185,8 @@ pub struct Limits {
     pub user_working: usize,
     /// Mappings of one user that were granted and are not yet fetched, or are being fetched.
     pub user_mappings: usize,
+    /// Maximum share of the buffer's capacity for the memory of files that one user maps, in per cent.
+    pub user_mapped: u8,
     /// Requests that have their turn at the same time.
     pub turns: usize,
     /// Requests that wait for their turn.
@@ -285,6 +287,7 @@ impl Default for Limits {
             user_syncs: 2,
             user_working: (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
             user_mappings: 64,
+            user_mapped: 50,
             turns: 16,
             waiting: 4096,
             user_waiting: 1024,
@@ -425,6 +428,7 @@ impl Config {
             ("user_syncs", limits.user_syncs),
             ("user_working", limits.user_working),
             ("user_mappings", limits.user_mappings),
+            ("user_mapped", usize::from(limits.user_mapped)),
             ("turns", limits.turns),
             ("waiting", limits.waiting),
             ("user_waiting", limits.user_waiting),

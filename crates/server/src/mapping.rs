@@ -2,12 +2,12 @@
 //!
 //! The store has one memory object for each mapped file (decision 92). The client fetches its descriptor over a
 //! separate Unix socket, because the kernel passes descriptors only there; a ticket from the client's connection
-//! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then one
-//! client at a time may map the file, in a private copy.
+//! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then a
+//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment.
 //!
-//! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; a file never has an
-//! object and a client with a writable private copy at the same time. No user except root and the owner has more
-//! pending descriptors, or more connections that fetch one, than `limits.user_mappings`.
+//! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; no client stores into
+//! a mapping that is not the object. No user except root and the owner has more pending descriptors, or more
+//! connections that fetch one, than `limits.user_mappings`.
 
 use crate::backing::{Part, bytes_of};
 use crate::caller::Caller;
@@ -16,8 +16,12 @@ use crate::key;
 use crate::log_limit::about_peer;
 use crate::memory::claim;
 use crate::per_user::{PerUser, UserCounts, UserLimit};
+<<<<<<< HEAD
 use crate::service::Service;
 use crate::session::Session;
+=======
+use crate::service::{Caller, Service};
+>>>>>>> ddf30c0 (Mapped files: what has no shared memory cannot be mapped for writing)
 use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::{Body, Data, Mapper, Piece};
 use forebay_wire::{Answer, FileMap, Reply, Token};
@@ -29,7 +33,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -68,7 +72,6 @@ pub(crate) struct Mappings {
     tickets: Mutex<Tickets>,
     /// Connections that fetch descriptors.
     fetching: Arc<PerUser>,
-    copies: Mutex<HashMap<FileId, Vec<Holder>>>,
 }
 
 /// Pending descriptors, with counts per user.
@@ -116,21 +119,6 @@ struct Ticket {
     since: Instant,
 }
 
-/// A client that maps a file in a private copy.
-struct Holder {
-    session: Weak<Session>,
-    token: Token,
-    write: bool,
-}
-
-impl Holder {
-    /// Whether its client is connected and has the file open; the reference of the session table does not count.
-    fn lives(&self) -> bool {
-        self.session.strong_count() > 1
-            && self.session.upgrade().is_some_and(|session| session.hold(&self.token).is_some())
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -144,7 +132,7 @@ impl Mappings {
         let limit = UserLimit::new("pending mappings", "user_mappings", most, owner);
         let tickets = Tickets { waiting: HashMap::new(), users: UserCounts::new(limit) };
         let (tickets, fetching) = (Mutex::new(tickets), PerUser::new(limit));
-        Ok(Mappings { socket, tickets, fetching, copies: Mutex::default() })
+        Ok(Mappings { socket, tickets, fetching })
     }
 
     /// Keeps a descriptor for its client.
@@ -154,51 +142,11 @@ impl Mappings {
         lock(&self.tickets).add(*ticket, Ticket { file, uid, since: Instant::now() })?;
         Ok(FileMap::Shared { socket: self.socket.clone(), ticket: *ticket })
     }
-
-    /// Lets a client map a file in a private copy, if that cannot diverge from other mappings.
-    fn copy(&self, caller: &Caller, request: &MapRequest) -> Result<FileMap> {
-        let (file, write) = (request.token.file, request.write);
-        let mut copies = lock(&self.copies);
-        copies.retain(|_, list| {
-            list.retain(Holder::lives);
-            !list.is_empty()
-        });
-        let list = copies.entry(file).or_default();
-        let own = |copy: &Holder| std::ptr::eq(copy.session.as_ptr(), Arc::as_ptr(&caller.session));
-        if list.iter().any(|copy| !own(copy) && (copy.write || write)) {
-            return Err(Error::new(ErrorKind::Unsupported, DIFFERS));
-        }
-        match list.iter_mut().find(|copy| own(copy) && copy.token == request.token) {
-            Some(held) => held.write |= write,
-            None => {
-                list.push(Holder { session: Arc::downgrade(&caller.session), token: request.token, write });
-            }
-        }
-        Ok(FileMap::Alone)
-    }
-
-    /// The client does not map the file for writing after all; it may map it for reading.
-    fn give_up(&self, caller: &Caller, request: &MapRequest) {
-        let own = |copy: &Holder| std::ptr::eq(copy.session.as_ptr(), Arc::as_ptr(&caller.session));
-        let mut copies = lock(&self.copies);
-        let list = copies.get_mut(&request.token.file).into_iter().flatten();
-        list.filter(|copy| own(copy) && copy.token == request.token).for_each(|copy| copy.write = false);
-    }
-
-    /// Fails if a client has a private copy of the file that may contain changes.
-    fn check_uncopied(&self, file: FileId) -> Result<()> {
-        match lock(&self.copies)
-            .get(&file)
-            .is_some_and(|list| list.iter().any(|copy| copy.write && copy.lives()))
-        {
-            true => Err(Error::new(ErrorKind::Unsupported, DIFFERS)),
-            false => Ok(()),
-        }
-    }
 }
 
-const DIFFERS: &str = "another process maps the file, and the two cannot share memory: they are not on the machine of \
-                       the server, or the file is spread over several servers; use a mount for such programs";
+const NO_OBJECT: &str = "it cannot be mapped for writing here: processes share the memory of a mapped file only on the \
+                         machine of the server that has all its bytes; use a mount, or make the file on one server of \
+                         this machine";
 
 pub(crate) async fn serve(
     service: &Arc<Service>,
@@ -221,20 +169,17 @@ pub(crate) async fn serve(
     };
     let data = service.store.data();
     if !here || !caller.local {
-        let copy = service.mappings.copy(caller, &request)?;
-        // Checked after the copy is registered, so that of a copy and an object created concurrently at least one sees
-        // the other.
-        if request.write && data.mapped().contains(&file) {
-            service.mappings.give_up(caller, &request);
-            return Err(Error::new(ErrorKind::Unsupported, DIFFERS));
-        }
-        return Ok(Reply::FileMap(copy));
+        return match request.write {
+            true => Err(Error::new(ErrorKind::Unsupported, NO_OBJECT)),
+            false => Ok(Reply::FileMap(FileMap::Copy)),
+        };
     }
+    // Otherwise the object would end between two pieces that are filled.
+    let _preparing = data.begin_map(file);
     let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
     let mut tries = 0;
     while tries < TRIES {
         let missing = tokio::task::block_in_place(|| data.prepare_map(file, request.span, mapper))?;
-        service.mappings.check_uncopied(file)?;
         let Some(missing) = missing else {
             match data.share_map(file, request.span, request.write)? {
                 Some(shared) => return service.mappings.keep(shared, caller.who.uid).map(Reply::FileMap),

@@ -134,6 +134,7 @@ impl Service {
             OrphanReaper { store: store.clone(), backing: backing.clone(), queue: queue.clone(), alone };
         let owner = Uid(rustix::process::geteuid().as_raw());
         store.data().bound_users(limits.user_space, owner);
+        store.data().bound_mapped(limits.user_mapped, owner);
         let each = |what, key, most| UserLimit::new(what, key, most, owner);
         let users = each("open files", "user_opens", limits.user_opens);
         let opens = Opens::new(limits.opens, users, Box::new(orphan_reaper));

@@ -105,6 +105,6 @@ pub enum FileMap {
         /// The ticket.
         ticket: [u8; 16],
     },
-    /// A private copy that the client writes back: no other client maps the file while this client has it open.
-    Alone,
+    /// No shared memory: the client may show a copy of the file as it is now, for reading only.
+    Copy,
 }

@@ -1,6 +1,7 @@
 //! Files that several processes map: they share pages, as on a local file system.
 
 use crate::world::{World, has, skip, succeed};
+use forebay_model::Striping;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -250,33 +251,44 @@ fn mappings_are_shared_between_users_as_the_file_mode_allows() {
 }
 
 const SPREAD: &str = r#"
-import errno, mmap, os, subprocess, sys, time
+import errno, mmap, os
+def mapped(fd, **how):
+    try: return mmap.mmap(fd, 1 << 20, **how)
+    except OSError as error: return errno.errorcode[error.errno]
 fd = os.open("/fb/spread", os.O_RDWR | os.O_CREAT)
-if len(sys.argv) > 1:
-    try: mmap.mmap(fd, 4096); print("mapped")
-    except OSError as error: print(errno.errorcode[error.errno])
-    sys.exit()
 os.ftruncate(fd, 1 << 20)
-mapped = mmap.mmap(fd, 1 << 20)
-mapped[500000:500005] = b"alone"
-print(subprocess.check_output([sys.executable, sys.argv[0], "second"]))
-print(os.pread(fd, 5, 500000)); mapped.close(); os.close(fd)
-# The file is closed in the background.
-for attempt in range(200):
-    answer = subprocess.check_output([sys.executable, sys.argv[0], "second"])
-    if answer != b"ENODEV\n": break
-    time.sleep(0.05)
-print(answer)
+os.pwrite(fd, b"first", 500000)
+print(mapped(fd), mapped(fd, prot=mmap.PROT_READ))
+reader = os.open("/fb/spread", os.O_RDONLY)
+shown = mapped(reader, prot=mmap.PROT_READ)
+private = mapped(fd, flags=mmap.MAP_PRIVATE)
+private[500000:500001] = b"x"
+os.pwrite(fd, b"later", 500000)
+print(shown[500000:500005], private[500000:500005], mapped(reader, prot=mmap.PROT_READ)[500000:500005])
+# Files that are on one of several servers of the machine.
+for number in range(8):
+    fds = [os.open(f"/fb/one/{number}", os.O_RDWR | os.O_CREAT) for _ in range(2)]
+    os.ftruncate(fds[0], 1 << 20)
+    one, two = [mapped(fd) for fd in fds]
+    one[5:8] = b"one"
+    assert two[5:8] == os.pread(fds[0], 3, 5) == b"one"
 "#;
 
 #[test]
-fn file_on_several_servers_is_mapped_by_one_process_at_a_time() {
+fn file_on_several_servers_is_mapped_for_reading_only() {
     if !has("python3") {
         return;
     }
     let world = World::of(2);
+    let one = Striping { width: 1, stripe: 64 << 10 };
+    let mut program = world.command("sh");
+    program.args(["-c", "mkdir /fb/one"]);
+    succeed(program);
+    world.client().set_layout("/one", Some(one)).expect("the owner may");
     std::fs::write(world.path("script.py"), SPREAD).expect("a file");
     let mut program = world.command("python3");
-    program.arg(world.path("script.py"));
-    assert_eq!(succeed(program), "b'ENODEV\\n'\nb'alone'\nb'mapped\\n'\n");
+    program.arg(world.path("script.py")).env("FOREBAY_LOG", world.path("log"));
+    assert_eq!(succeed(program), "ENODEV ENODEV\nb'first' b'xirst' b'later'\n");
+    let log = std::fs::read_to_string(world.path("log")).expect("a log");
+    assert_eq!(log.matches("it cannot be mapped for writing here").count(), 2, "{log}");
 }

@@ -42,6 +42,11 @@ impl World {
         world
     }
 
+    /// Whether its files are on several servers.
+    pub(crate) fn is_striped(&self) -> bool {
+        self.running.len() > 1
+    }
+
     /// Stops the server, and starts it again.
     pub(crate) fn restart(&mut self) {
         self.running.clear();

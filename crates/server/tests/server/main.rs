@@ -11,6 +11,7 @@ mod half;
 mod hostile;
 mod keys;
 mod last;
+mod mapped;
 mod meddling;
 mod meeting;
 mod mounts;

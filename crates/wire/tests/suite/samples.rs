@@ -489,7 +489,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             nonce: 1 << 99,
         })),
         Reply::FileMap(FileMap::Shared { socket: b"forebay-map-0".to_vec(), ticket: [7; 16] }),
-        Reply::FileMap(FileMap::Alone),
+        Reply::FileMap(FileMap::Copy),
         Reply::Position(Some(1 << 40)),
         Reply::Position(None),
     ]

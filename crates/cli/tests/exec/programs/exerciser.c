@@ -1,5 +1,6 @@
 /* Random operations on one file against a copy in memory: exerciser PATH SEED OPERATIONS. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,14 +77,23 @@ static void do_punch(void) {
     memset(model + offset, 0, len);
 }
 
+/* Of a file without shared memory only copies can be mapped. */
+static int copies;
+
 static void do_map(int writes) {
     long offset, len;
     if (!size) return;
     range(&offset, &len, size);
     long start = offset & ~4095L;
     int protection = writes ? PROT_READ | PROT_WRITE : PROT_READ;
-    unsigned char *map = mmap(NULL, offset + len - start, protection, MAP_SHARED, fd, start);
+    int from = copies && !writes ? open(path, O_RDONLY) : fd;
+    unsigned char *map = mmap(NULL, offset + len - start, protection, MAP_SHARED, from, start);
+    if (copies && writes) {
+        if (map != MAP_FAILED || errno != ENODEV) die("mmap of a copy for writing", offset, len);
+        return;
+    }
     if (map == MAP_FAILED) die("mmap", offset, len);
+    if (from != fd) close(from);
     if (memcmp(map + offset - start, model + offset, len)) die("mapping differs", offset, len);
     if (writes) {
         for (long i = 0; i < len; i++) model[offset + i] = map[offset - start + i] = dice(256);
@@ -102,6 +112,7 @@ static void do_reopen(void) {
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
     path = argv[1];
+    copies = getenv("COPIES") != NULL;
     state = seed = strtoul(argv[2], NULL, 0);
     long operations = atol(argv[3]);
     fd = open(path, O_CREAT | O_RDWR | O_TRUNC, 0644);

@@ -137,6 +137,16 @@ static void mappings(int fd) {
     text("read", read);
     munmap(four, 16384);
     munmap(room, 16384);
+    ftruncate(fd, 32768);
+    pwrite(fd, "e", 1, 5 * 4096);
+    pwrite(fd, "f", 1, 6 * 4096);
+    char *one = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 5 * 4096);
+    /* Neither unmaps it: it can grow as before. */
+    DO(munmap(one + 1, 4096));
+    DO(mmap(one + 1, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED ? -1 : 0);
+    one = mremap(one, 4096, 8192, MREMAP_MAYMOVE);
+    fprintf(out, "%c %c\n", one[0], one[4096]);
+    munmap(one, 8192);
     ftruncate(fd, 10);
 }
 

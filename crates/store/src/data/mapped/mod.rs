@@ -320,7 +320,7 @@ impl Data {
         let mut state = lock(&state);
         state.alive()?;
         let Some(mapped) = &mut state.mapped else { return Ok(None) };
-        // The note says who may have stored bytes, and must say so before anybody can.
+        // The note says whether a process may have stored bytes, and must say so before one can.
         if !mapped.present.missing(span).is_empty() || (write && !mapped.writer.write) {
             return Ok(None);
         }
