@@ -2,7 +2,7 @@
 
 use crate::connect::{self, Service};
 use crate::failure::{Failure, Outcome};
-use crate::intercept::{MOUNTED_VARIABLE, PrivateView, Reach, reach};
+use crate::intercept::{MOUNTED_VARIABLE, PrivateView, Reach, Registry, reach};
 use crate::{library, output};
 use clap::{Args, ValueEnum};
 use forebay_client::{COUNTS_VARIABLE, ClientConfig, Credential, names_prefix};
@@ -130,27 +130,32 @@ impl Exec {
     fn mount(&self, command: &mut Command, why: &str) -> Outcome {
         let here = || std::env::current_dir().map_err(|error| Failure::local("find", Path::new("."), &error));
         let dir = self.cwd.clone().map_or_else(here, Ok)?;
-        let view = match PrivateView::begin() {
-            Ok(view) => view,
-            Err(cannot) if self.by_mount && !self.names_forebay_path(&dir) => {
-                let prefix = self.prefix.display();
-                output::note(format_args!(
-                    "{why}, and it does not see {prefix} (no private mount: {cannot})"
-                ));
-                return Ok(());
-            }
-            Err(cannot) => {
-                return Err(Failure::Failed(format!(
-                    "{why}, and a private mount is not possible ({cannot}): {ADVICE}"
-                )));
-            }
+        let failed = |cannot: &str| {
+            Failure::Failed(format!("{why}, and a private mount is not possible ({cannot}): {ADVICE}"))
         };
-        view.enter(&self.service, &self.prefix, &dir).map_err(|failure| {
-            Failure::Failed(format!(
-                "{why}, and {}: {ADVICE}",
-                failure.text().unwrap_or("a private mount failed")
-            ))
-        })?;
+        let registry =
+            Registry::of(&self.service, &self.prefix)?.map_err(|error| failed(&error.to_string()))?;
+        if let Some(process) = registry.server() {
+            PrivateView::join(process, &dir).map_err(|cannot| failed(&cannot))?;
+        } else {
+            let view = match PrivateView::begin() {
+                Ok(view) => view,
+                Err(cannot) if self.by_mount && !self.names_forebay_path(&dir) => {
+                    let prefix = self.prefix.display();
+                    output::note(format_args!(
+                        "{why}, and it does not see {prefix} (no private mount: {cannot})"
+                    ));
+                    return Ok(());
+                }
+                Err(cannot) => return Err(failed(&cannot)),
+            };
+            registry.clear().map_err(|error| failed(&error.to_string()))?;
+            view.enter(&self.service, &self.prefix, &dir, &registry).map_err(|failure| {
+                let text = failure.text().unwrap_or("a private mount failed");
+                Failure::Failed(format!("{why}, and {text}: {ADVICE}"))
+            })?;
+        }
+        registry.join().map_err(|error| failed(&error.to_string()))?;
         if let Some(counts) = std::env::var_os(COUNTS_VARIABLE) {
             // Calls through a mount are not counted. The mark file keeps `run` from warning that the program
             // made none.

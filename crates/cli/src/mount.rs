@@ -6,12 +6,12 @@
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
+use crate::intercept::{Scaffold, announce, wait_until_unused};
 use crate::places::Surroundings;
 use crate::{detach, output, signals, up};
 use clap::Args;
 use forebay_fuse::{Mounted, Options, Stopper, unmount};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open, setsid};
+use rustix::process::setsid;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf, absolute};
@@ -35,9 +35,12 @@ pub(crate) struct Mount {
     /// Internal: this is the background process
     #[arg(long, hide = true)]
     background: bool,
-    /// Unmount when this process has ended
-    #[arg(long = "while", value_name = "PID", hide = true)]
-    watched: Option<i32>,
+    /// Internal: unmount when no program in this registry uses the mount
+    #[arg(long, value_name = "FILE", hide = true)]
+    shared: Option<PathBuf>,
+    /// Internal: how many directories were made for the mount, and are removed after it
+    #[arg(long, value_name = "N", hide = true, default_value_t = 0)]
+    made: usize,
     #[command(flatten)]
     service: Service,
 }
@@ -84,16 +87,22 @@ impl Mount {
                 .map_err(|error| Failure::local("enter", Path::new("/"), &error))?;
         }
         up::keep_log(self.background);
-        let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir, options };
+        let used = |error| Failure::local("use", &dir, &error);
+        let scaffold =
+            self.shared.as_ref().map(|_| Scaffold::hold(&dir, self.made)).transpose().map_err(used)?;
+        let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir: dir.clone(), options };
         let mounted = mount.start()?;
         unmount_on_signal(&mounted)?;
-        if let Some(process) = self.watched {
-            unmount_after(process, mounted.stopper())?;
+        if let Some(registry) = &self.shared {
+            announce(registry).map_err(|error| Failure::local("write", registry, &error))?;
+            unmount_unused(registry.clone(), mounted.stopper());
         }
         if self.background {
             output::text(READY)?;
         }
-        Ok(mounted.serve()?)
+        let served = mounted.serve();
+        scaffold.into_iter().for_each(Scaffold::remove);
+        Ok(served?)
     }
 
     /// Mounts in a background process and waits until the mount is ready.
@@ -133,8 +142,8 @@ impl Mount {
         for list in &self.options {
             command.arg("-o").arg(list);
         }
-        if let Some(process) = self.watched {
-            command.arg("--while").arg(process.to_string());
+        if let Some(registry) = &self.shared {
+            command.arg("--shared").arg(registry).arg("--made").arg(self.made.to_string());
         }
         command.arg("--").arg(dir).stdin(Stdio::null()).stdout(Stdio::piped());
         Ok(command)
@@ -159,20 +168,17 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome {
     })
 }
 
-/// Unmounts lazily when a process has ended; other users of the mount keep it until they are done.
-fn unmount_after(process: i32, stopper: Stopper) -> Outcome {
-    let failed = |error| Failure::Failed(format!("cannot watch process {process}: {error}"));
-    let process =
-        Pid::from_raw(process).ok_or_else(|| Failure::Usage("--while needs a process id".to_owned()))?;
-    let watched = pidfd_open(process, PidfdFlags::empty()).map_err(failed)?;
+/// Unmounts when no program uses the mount any more.
+fn unmount_unused(registry: PathBuf, stopper: Stopper) {
     std::thread::spawn(move || {
-        let mut polled = [PollFd::new(&watched, PollFlags::IN)];
-        while poll(&mut polled, None).is_err() {}
-        if let Err(error) = stopper.stop() {
-            output::note(format_args!("{error}"));
+        let stop = || match stopper.stop() {
+            Ok(_) => {}
+            Err(error) => output::note(format_args!("{error}")),
+        };
+        if let Err(error) = wait_until_unused(&registry, stop) {
+            output::note(format_args!("cannot watch the programs of this mount: {error}"));
         }
     });
-    Ok(())
 }
 
 /// The arguments of this program. Translates a call by the mount helper's name, `mount.forebay ADDR DIR -o

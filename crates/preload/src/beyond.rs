@@ -54,6 +54,8 @@ enum Beyond {
     NotLoaded,
     /// The loader ignores it: the program has more rights than its user.
     Privileged,
+    /// Nobody can tell: the program may be executed, but not read.
+    Unreadable,
 }
 
 /// The strings of a list of the application.
@@ -108,8 +110,15 @@ fn privileged(file: &OwnedFd) -> bool {
 fn beyond(path: &CStr) -> Option<Beyond> {
     let mut path = path.to_owned();
     for _ in 0..DEPTH {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()).ok()?;
+        let open = |flags| rustix::fs::openat(CWD, path.as_c_str(), flags | OFlags::CLOEXEC, Mode::empty());
+        let file = match open(OFlags::RDONLY | OFlags::NONBLOCK) {
+            Err(rustix::io::Errno::ACCESS) => {
+                rustix::fs::accessat(CWD, path.as_c_str(), Access::EXEC_OK, AtFlags::EACCESS).ok()?;
+                let privileged = privileged(&open(OFlags::PATH).ok()?);
+                return Some(if privileged { Beyond::Privileged } else { Beyond::Unreadable });
+            }
+            file => file.ok()?,
+        };
         if privileged(&file) {
             return Some(Beyond::Privileged);
         }
@@ -137,7 +146,7 @@ pub(crate) fn detour(path: &CStr, arguments: List, environment: List) -> Option<
     value(&variables, b"LD_PRELOAD").filter(|list| list.split(is_separator).any(is_library))?;
     let arguments = strings(arguments);
     match beyond(path)? {
-        Beyond::Privileged if !is_about_forebay(&arguments) => None,
+        Beyond::Privileged | Beyond::Unreadable if !is_about_forebay(&arguments) => None,
         _ => around(path.to_owned(), &arguments, &variables),
     }
 }

@@ -3,6 +3,8 @@
 
 mod private;
 mod reach;
+mod shared;
 
 pub(crate) use private::{MOUNTED_VARIABLE, PrivateView};
 pub(crate) use reach::{Reach, reach};
+pub(crate) use shared::{Registry, Scaffold, announce, wait_until_unused};

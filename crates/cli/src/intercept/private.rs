@@ -1,13 +1,11 @@
-//! A mount that only one program and its children see: in a mount namespace of their own, and for users other
-//! than root
-//! also in a user namespace, which allows them to mount.
+//! A mount that only the programs which need it and their children see: in a mount namespace of their own, and for users
+//! other than root also in a user namespace, which allows them to mount.
 //!
-//! If the prefix is not a directory of this machine, a new root directory is built in memory: everything in the
-//! old root
-//! is bound into it, and a directory for the prefix is added. The new root is read-only in the end, since files
-//! that a
-//! program created in it would be lost silently.
+//! If the prefix is not a directory of this machine, a new root directory is built in memory: everything in the old root
+//! is bound into it, and a directory for the prefix is added. The new root is read-only in the end, since files that a
+//! program created in it would be lost silently. A prefix further down is made on the disk while the mount exists.
 
+use super::shared::Registry;
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
 use rustix::fs::Mode;
@@ -17,10 +15,12 @@ use rustix::mount::{
 };
 use rustix::process::{Gid, Uid, getegid, geteuid, pivot_root};
 use rustix::thread::{
-    CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
-    configure_capability_in_ambient_set, set_capabilities,
+    CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, move_into_link_name_space, set_capabilities,
 };
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
@@ -62,14 +62,27 @@ impl PrivateView {
         Ok(PrivateView { user, group })
     }
 
+    /// Enters the view that another process has made, and a directory of it.
+    pub(crate) fn join(process: i32, dir: &Path) -> Result<(), String> {
+        let namespace = |kind: &str| step("its namespaces", File::open(format!("/proc/{process}/ns/{kind}")));
+        let (mounts, users) = (namespace("mnt")?, namespace("user")?);
+        let enter = |file: &File, kind| move_into_link_name_space(file.as_fd(), Some(kind));
+        if !geteuid().is_root() {
+            step("its users", enter(&users, LinkNameSpaceType::User))?;
+        }
+        step("its mounts", enter(&mounts, LinkNameSpaceType::Mount))?;
+        step(&dir.display().to_string(), std::env::set_current_dir(dir))
+    }
+
     /// Mounts the service at the prefix, and enters a directory of this view.
-    pub(crate) fn enter(self, service: &Service, prefix: &Path, dir: &Path) -> Outcome {
+    pub(crate) fn enter(self, service: &Service, prefix: &Path, dir: &Path, registry: &Registry) -> Outcome {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
         let failed =
             |why| Failure::Failed(format!("cannot make a private mount at {} ({why})", prefix.display()));
         let root = self.prepare(prefix).map_err(failed)?;
-        mount_service(&program, service, prefix)?;
+        let made = if let Root::Same { made } = root { made } else { 0 };
+        mount_service(&program, service, prefix, registry, made)?;
         // The kernel refuses writes to a directory whose owner is not mapped. It takes root for the owner of
         // this mount until it has fetched the attributes.
         step("its owner", std::fs::metadata(prefix)).map_err(failed)?;
@@ -80,7 +93,10 @@ impl PrivateView {
 /// Whether the root directory was rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Root {
-    Same,
+    Same {
+        /// How many directories were made for the prefix.
+        made: usize,
+    },
     New,
 }
 
@@ -97,14 +113,15 @@ impl PrivateView {
         let down = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         step("propagation", mount_change("/", down))?;
         if prefix.is_dir() {
-            return Ok(Root::Same);
+            return Ok(Root::Same { made: 0 });
         }
         if prefix.parent() == Some(Path::new("/")) {
             new_root(prefix)?;
             return Ok(Root::New);
         }
+        let made = prefix.ancestors().take_while(|dir| !dir.exists()).count();
         step("the directory", std::fs::create_dir_all(prefix))?;
-        Ok(Root::Same)
+        Ok(Root::Same { made })
     }
 }
 
@@ -137,7 +154,7 @@ fn new_root(prefix: &Path) -> Result<(), String> {
         }
         match kind.is_dir() {
             true => make(&to)?,
-            false => drop(step("a file", std::fs::File::create(&to))?),
+            false => drop(step("a file", File::create(&to))?),
         }
         step(&from.display().to_string(), mount_bind_recursive(&from, &to))?;
     }
@@ -148,10 +165,16 @@ fn new_root(prefix: &Path) -> Result<(), String> {
     step("the new root", std::env::set_current_dir("/"))
 }
 
-/// Mounts in another process, which runs as long as this process, also across `exec`.
-fn mount_service(program: &Path, service: &Service, prefix: &Path) -> Outcome {
+/// Mounts in another process, which runs as long as a program uses the mount.
+fn mount_service(
+    program: &Path,
+    service: &Service,
+    prefix: &Path,
+    registry: &Registry,
+    made: usize,
+) -> Outcome {
     let mut command = Command::new(program);
-    command.arg("mount").arg("--while").arg(std::process::id().to_string());
+    command.arg("mount").arg("--shared").arg(registry.path()).arg("--made").arg(made.to_string());
     command.arg("--service").arg(service.resolve()?.addresses.to_string());
     for (flag, path) in [("--key", &service.key), ("--config", &service.config)] {
         if let Some(path) = path {

@@ -1,6 +1,7 @@
 //! Whether the preload library can intercept the calls of a program.
 
 use forebay_client::{PROGRAM_HEAD, ProgramKind, program_kind};
+use rustix::fs::{Access, access};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -23,7 +24,8 @@ pub(crate) enum Reach {
     Never(String),
 }
 
-/// How the calls of a program can be intercepted. A program that cannot be read is left to the kernel.
+/// How the calls of a program can be intercepted. A program that cannot be executed is left to the kernel; one that can
+/// be executed but not read may be of any kind, and a mount serves all kinds.
 pub(crate) fn reach(program: &OsStr) -> Reach {
     let mut path = match found(program) {
         Some(path) => path,
@@ -33,7 +35,11 @@ pub(crate) fn reach(program: &OsStr) -> Reach {
         if let Some(why) = secure(&path) {
             return Reach::Never(why);
         }
-        let Some(head) = head(&path) else { return Reach::Library };
+        let Some(head) = head(&path) else {
+            let runs = access(&path, Access::EXEC_OK).is_ok() && path.is_file();
+            let why = || format!("{} cannot be read, so nobody can tell how it is linked", path.display());
+            return if runs { Reach::Mount(why()) } else { Reach::Library };
+        };
         let why = match program_kind(&head) {
             ProgramKind::Dynamic | ProgramKind::Unknown => return Reach::Library,
             ProgramKind::Script(interpreter) => {

@@ -148,7 +148,7 @@ impl Run {
 
     /// The program has ended: drains its files, prints the summary, and ends with the program's exit code.
     fn summarize(&self, run_dir: RunDir, handler: &SignalHandler, ended: Option<Ended>) -> Outcome {
-        let mut report = RunReport::new(run_dir.counts(), ended);
+        let mut report = RunReport::new(run_dir.counts(), run_dir.was_mounted(), ended);
         let drained = drain_to_target(&run_dir, handler, &mut report);
         let verdict = match (&drained, report.drained()) {
             (Err(failure), _) => Some(failure.text().unwrap_or_default().to_owned()),
@@ -157,7 +157,7 @@ impl Run {
             _ => None,
         };
         output::report(&report, self.json)?;
-        if report.is_unused() && !run_dir.was_mounted() {
+        if report.is_unused() {
             output::note(format_args!(
                 "no process of the program has used {}: if it should have, check the paths that it was given",
                 self.prefix.display()

@@ -66,13 +66,17 @@ struct Counts {
     calls: u64,
     /// Calls that found the buffer full.
     full: u64,
+    /// Whether programs used a private mount: their calls are not counted.
+    mounted: bool,
 }
 
 impl RunReport {
-    pub(crate) fn new(counts: RunCounts, program: Option<Ended>) -> RunReport {
+    /// `mounted`: programs of the run used a private mount.
+    pub(crate) fn new(counts: RunCounts, mounted: bool, program: Option<Ended>) -> RunReport {
         let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
         let RunCounts { nanos, longest, processes, calls, full, written, read } = counts;
-        let counts = Counts { io: seconds(nanos), longest_io: seconds(longest), processes, calls, full };
+        let (io, longest_io) = (seconds(nanos), seconds(longest));
+        let counts = Counts { io, longest_io, processes, calls, full, mounted };
         let served = Served { written, read, ..Served::default() };
         RunReport { program, served, counts, pfs: None, drained: None }
     }
@@ -102,7 +106,8 @@ impl RunReport {
     /// Whether a program ran and none of its processes used the buffer.
     pub(crate) fn is_unused(&self) -> bool {
         let Served { written, read, .. } = self.served;
-        self.program.is_some() && self.counts.processes == 0 && written == 0 && read == 0
+        let Counts { processes, mounted, .. } = self.counts;
+        self.program.is_some() && processes == 0 && written == 0 && read == 0 && !mounted
     }
 
     /// The program's exit code, if there was one.
@@ -116,7 +121,7 @@ impl fmt::Display for RunReport {
         let time = |seconds: f64| human::duration(Duration::from_secs_f64(seconds));
         if let Some(Ended { code, seconds }) = self.program {
             writeln!(f, "program    ended with code {code} after {}", time(seconds))?;
-            let Counts { io, longest_io, processes, calls, full } = self.counts;
+            let Counts { io, longest_io, processes, calls, full, mounted } = self.counts;
             writeln!(
                 f,
                 "in buffer  {} written, {} read by {} in {}",
@@ -126,6 +131,12 @@ impl fmt::Display for RunReport {
                 human::plural(processes, "process", "processes"),
             )?;
             writeln!(f, "in I/O     {} in all, {} in the process with most", time(io), time(longest_io))?;
+            if mounted {
+                writeln!(
+                    f,
+                    "note       programs with a private mount ran too: what they wrote and read is not counted"
+                )?;
+            }
             if full > 0 {
                 writeln!(
                     f,

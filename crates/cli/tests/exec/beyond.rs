@@ -200,7 +200,10 @@ fn rclone_copies_into_a_run() {
     let mut forebay = Command::new(FOREBAY);
     forebay.args(["run", "--capacity", "64MiB", "--pfs"]).arg(&target).args(["--", "rclone", "copy"]);
     forebay.arg(&source).arg("/fb/x").env("HOME", world.path("")).env("XDG_CACHE_HOME", world.path("cache"));
-    succeed(forebay);
+    let output = forebay.output().expect("forebay runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("private mount") && text.contains("not counted"), "{text}");
     let mut compare = Command::new("diff");
     compare.arg("-r").arg(&source).arg(target.join("x"));
     assert_eq!(succeed(compare), "");
@@ -236,4 +239,96 @@ fn run_drains_files_of_a_static_program() {
     assert!(unused.contains("no process of the program has used /fb"), "{unused}");
     let used = run(&[Path::new("ls"), Path::new("/fb")]);
     assert!(!used.contains("no process"), "{used}");
+}
+
+#[test]
+fn static_programs_of_one_service_share_locks_and_pages() {
+    if !can_mount() {
+        return;
+    }
+    let world = World::new();
+    let program = world.compile_with("one_view", &["-O1", "-static"]);
+    let start = |what: &str| {
+        let mut command = world.command("sh");
+        command.args(["-c", "\"$@\"; exit $?", "sh"]).arg(&program).args([what, "/fb/shared"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts")
+    };
+    let mut holder = start("hold");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().expect("a pipe")).read_line(&mut line).expect("it writes a line");
+    assert_eq!(line, "locked in memory\n");
+    let other = start("try").wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&other.stdout), "EAGAIN in memory\n");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    let last = start("try").wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&last.stdout), "locked in memory\n");
+}
+
+#[test]
+fn directories_made_for_a_private_mount_are_removed_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let world = World::new();
+    let program = linked_statically(&world);
+    let prefix = world.path("made/for/it");
+    let mut command = Command::new(FOREBAY);
+    command.args(["exec", "--prefix"]).arg(&prefix).arg("--").arg(&program).arg(prefix.join("file"));
+    command.args(["word", "0"]).env("FOREBAY_SERVICE", world.service()).current_dir(world.path(""));
+    succeed(command);
+    let started = std::time::Instant::now();
+    while world.path("made").exists() && started.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(!world.path("made").exists(), "nothing is left on the disk of this machine");
+    assert!(content(&world, "/fb/file").contains(" word "), "the file is in the buffer");
+}
+
+#[test]
+fn any_program_may_be_given_a_private_mount() {
+    if !can_mount() {
+        return;
+    }
+    let world = World::new();
+    let mut command = Command::new(FOREBAY);
+    command.args(["exec", "--intercept", "mount", "--", "sh", "-c"]);
+    command.arg("echo \"${LD_PRELOAD:-no library}\" > /fb/file; stat -f -c %T /fb; cat /fb/file");
+    command.env("FOREBAY_SERVICE", world.service());
+    assert_eq!(succeed(command), "fuseblk\nno library\n");
+    assert_eq!(content(&world, "/fb/file"), "no library\n");
+}
+
+/// A program that may be executed but not read may be of any kind: it gets a mount, or is refused.
+#[test]
+fn unreadable_program_is_not_left_without_files() {
+    if !rustix::process::geteuid().is_root() || !has("setpriv") {
+        return skip("not root: root's programs can always be read");
+    }
+    let world = World::new();
+    let program = linked_statically(&world);
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o711)).expect("it is ours");
+    let (forebay, home) = (world.path("forebay"), world.path("home"));
+    std::fs::copy(FOREBAY, &forebay).expect("a copy that the user may run");
+    std::fs::create_dir(&home).expect("a directory");
+    std::os::unix::fs::chown(&home, Some(4001), Some(4001)).expect("root may");
+    for script in
+        ["exec \"$F\" exec -- \"$P\" /fb/none x 0", "\"$F\" exec -- sh -c '\"$P\" /fb/none x 0; exit $?'"]
+    {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "4001", "--regid", "4001", "--clear-groups", "sh", "-c", script]);
+        command
+            .env("F", &forebay)
+            .env("P", &program)
+            .env("FOREBAY_SERVICE", world.service())
+            .env("HOME", &home);
+        command.env("XDG_RUNTIME_DIR", &home).env("XDG_CACHE_HOME", home.join("cache")).current_dir(&home);
+        let output = command.output().expect("setpriv runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() || text.contains("cannot be read") || text.contains("cannot load"),
+            "{script}: {text}"
+        );
+        assert!(!Path::new("/fb/none").exists());
+    }
 }

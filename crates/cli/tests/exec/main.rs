@@ -14,6 +14,7 @@ mod header;
 mod mapped;
 mod programs;
 mod sharing;
+mod suites;
 mod symbols;
 mod tools;
 mod world;

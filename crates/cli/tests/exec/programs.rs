@@ -108,6 +108,35 @@ fn errors_of_rare_calls_are_those_of_tmpfs_through_the_mount() {
     world.table("rare", "mount", |program| Command::new(program), mount.path());
 }
 
+/// The FUSE library does not know the kernel's request for a file without a name.
+#[test]
+fn unnamed_files_are_refused_on_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    let script = "import os, sys
+try: os.open(sys.argv[1], os.O_TMPFILE | os.O_RDWR, 0o600)
+except OSError as error: print(os.strerror(error.errno))";
+    if has("python3") {
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(mount.path());
+        assert_eq!(succeed(python), "Operation not supported\n");
+    }
+}
+
+/// Threads that write to the memory and to the file, as in xfstests.
+#[test]
+fn no_word_is_lost_between_mapped_and_written_pages() {
+    let world = World::new();
+    let program = world.compile("holetest");
+    let mut through = world.command(&program);
+    through.arg("/fb/holes");
+    assert_eq!(succeed(through), "0 words lost\n");
+    let Some(mount) = world.mounted() else { return };
+    let mut command = Command::new(&program);
+    command.arg(mount.path().join("mapped"));
+    assert_eq!(succeed(command), "0 words lost\n");
+}
+
 /// Roots in Forebay, and pipes of another user.
 #[test]
 fn operations_that_need_the_kernel_are_refused() {

@@ -1,0 +1,153 @@
+//! A suite of others through the library, and programs of others through a whole run: what they leave behind is what
+//! they leave on a local disk.
+
+use crate::world::{World, has, skip, succeed};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SETTINGS: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.01
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// Checks that pass on tmpfs and not through the library, and why.
+const DIFFERENT: [(&str, &str); 3] = [
+    ("open::etxtbsy ok", "a program is run from a copy in memory, so its file may be written to"),
+    ("truncate::etxtbsy ok", "as above"),
+    ("rmdir::ebusy ok", "nothing can be mounted on a directory that only the library knows"),
+];
+
+/// Every check that passes.
+fn passing(mut command: Command, settings: &Path, dir: &Path) -> BTreeSet<String> {
+    let output = command.arg("-c").arg(settings).arg("-p").arg(dir).output().expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.filter(|line| line.contains("::") && line.ends_with(" ok")).collect()
+}
+
+#[test]
+fn pjdfstest_checks_that_pass_on_tmpfs_pass_through_the_library() {
+    if !rustix::process::geteuid().is_root() || Command::new("pjdfstest").arg("--help").output().is_err() {
+        return skip("not root, or pjdfstest is not installed: cargo install pjdfstest");
+    }
+    let world = World::new();
+    let settings = world.path("settings");
+    std::fs::write(&settings, SETTINGS).expect("a file");
+    let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { world.path("") };
+    let local = tempfile::Builder::new().prefix("fb-checks-").tempdir_in(base).expect("a directory");
+    let mut shell = world.command("sh");
+    shell.args(["-c", "chmod 777 /fb \"$1\" && mkdir -m 777 /fb/checks", "sh"]).arg(local.path());
+    succeed(shell);
+    let expected = passing(Command::new("pjdfstest"), &settings, local.path());
+    assert!(expected.len() > 300, "the suite ran: {expected:?}");
+    let found = passing(world.command("pjdfstest"), &settings, Path::new("/fb/checks"));
+    let known: BTreeSet<String> = DIFFERENT.iter().map(|(check, _)| (*check).to_owned()).collect();
+    let differ: BTreeSet<String> = expected.difference(&found).cloned().collect();
+    assert_eq!(differ, known, "on tmpfs");
+}
+
+/// What a program needs.
+enum Needs {
+    Tool(&'static str),
+    Module(&'static str),
+    Rings,
+}
+
+/// Programs that leave files in `$D`, which is a new directory.
+const RUNS: [(Needs, &str); 8] = [
+    (
+        Needs::Tool("sqlite3"),
+        "sqlite3 $D/db 'pragma journal_mode=wal; create table t(a, b); insert into t select value, value * 2 from generate_series(1, 3000);'
+         sqlite3 $D/db 'delete from t where a % 3 = 0; update t set b = a; vacuum;'; sqlite3 $D/db 'select sum(b) from t' > $D/sum",
+    ),
+    (
+        Needs::Module("lmdb"),
+        "$PY -c \"import lmdb, os; d = os.environ['D']; e = lmdb.open(d + '/kv', map_size=1 << 24)
+for r in range(20):
+    with e.begin(write=True) as t: [t.put(b'%d' % i, b'v' * (i % 500)) for i in range(r * 50, r * 50 + 50)]
+e.copy(d, compact=True); e.close()\"; rm -r $D/kv; test -s $D/data.mdb",
+    ),
+    (
+        Needs::Module("joblib"),
+        "$PY -c \"import joblib, numpy, os; d = os.environ['D']; joblib.dump(numpy.arange(300000.0), d + '/a')
+b = joblib.load(d + '/a', mmap_mode='r')
+s = joblib.Parallel(n_jobs=2)(joblib.delayed(numpy.sum)(b[i:i + 30000]) for i in range(0, 300000, 30000))
+open(d + '/sum', 'w').write(str(sum(s)))\"",
+    ),
+    (
+        Needs::Module("safetensors.numpy"),
+        "$PY -c \"import numpy, os; from safetensors.numpy import load_file, save_file; p = os.environ['D'] + '/model'
+save_file({'a': numpy.arange(100000, dtype=numpy.float32), 'b': numpy.ones((3, 5))}, p)
+open(p + '.sum', 'w').write(str(load_file(p)['a'].sum()))\"",
+    ),
+    (
+        Needs::Module("lmdb, venv"),
+        "$PY -m venv --without-pip $D/venv; cd $D/venv/lib/python3*/site-packages
+         cp -r $($PY -c 'import lmdb, os; print(os.path.dirname(lmdb.__file__))') .; cd $D
+         venv/bin/python -c 'import lmdb; from lmdb import cpython; print(cpython.__file__.split(\"venv\")[-1], lmdb.version())' > said; rm -r venv",
+    ),
+    (
+        Needs::Tool("fio"),
+        "cd $S; fio --name=job --directory=$D --size=4m --rw=randwrite --bs=16k --iodepth=8 --numjobs=2 --ioengine=libaio --buffer_pattern=0x5eed --verify=pattern --verify_pattern=0x5eed --minimal > /dev/null",
+    ),
+    (
+        Needs::Rings,
+        "cd $S; fio --name=job --directory=$D --size=4m --rw=randwrite --bs=16k --iodepth=8 --numjobs=2 --ioengine=io_uring --buffer_pattern=0x5eed --verify=pattern --verify_pattern=0x5eed --minimal > /dev/null",
+    ),
+    (Needs::Tool("rclone"), "mkdir -p $S/from/sub; seq 50000 > $S/from/sub/a; seq 9 > $S/from/b; rclone copy $S/from $D"),
+];
+
+fn python() -> PathBuf {
+    std::env::var_os("FOREBAY_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
+}
+
+fn is_there(world: &World, needs: &Needs) -> bool {
+    match needs {
+        Needs::Tool(tool) => has(tool),
+        Needs::Rings => {
+            let injects = Command::new(world.compile("injects")).status();
+            has("fio") && injects.is_ok_and(|status| status.success())
+        }
+        Needs::Module(modules) => {
+            let found = Command::new(python()).args(["-c", &format!("import {modules}")]).output();
+            let found = found.is_ok_and(|output| output.status.success());
+            if !found {
+                skip(&format!("Python has no modules {modules}"));
+            }
+            found
+        }
+    }
+}
+
+#[test]
+fn programs_of_a_run_leave_the_files_that_they_leave_on_a_local_disk() {
+    let world = World::new();
+    for (number, (_, script)) in RUNS.iter().enumerate().filter(|(_, (needs, _))| is_there(&world, needs)) {
+        let (target, local) = (world.path(&format!("target{number}")), world.path(&format!("local{number}")));
+        let shell = |mut command: Command, dir: &Path, scratch: &str| {
+            let scratch = world.path(&format!("{scratch}{number}"));
+            std::fs::create_dir(&scratch).expect("a directory");
+            command.args(["bash", "-c", &format!("set -e; mkdir $D; {script}")]);
+            command.env("D", dir).env("S", &scratch).env("PY", python()).env("HOME", world.path(""));
+            command.env("XDG_CACHE_HOME", world.path("cache")).current_dir(world.path(""));
+            succeed(command);
+        };
+        shell(Command::new("env"), &local, "plain");
+        let mut run = Command::new("timeout");
+        run.args(["--signal=KILL", "250", env!("CARGO_BIN_EXE_forebay"), "run", "--capacity", "256MiB", "--pfs"]);
+        run.arg(&target).arg("--");
+        shell(run, Path::new("/fb/left"), "run");
+        let mut compare = Command::new("diff");
+        compare.arg("-r").arg(&local).arg(target.join("left"));
+        assert_eq!(succeed(compare), "", "{script}");
+    }
+}
