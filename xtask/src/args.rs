@@ -4,17 +4,19 @@ use crate::verify;
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
-       cargo xtask soak   [--minutes N] [--rounds N] [--seed S] [NAME]...
+       cargo xtask soak   [--minutes N] [--rounds N] [--seconds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
        cargo xtask bench  io [--quick] [--json] [--out DIR] [data] [names] [writers] [programs] [servers]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)
-soak    run the random drivers with fresh seeds for N minutes (default 10); --rounds 1 --seed S replays one seed
+soak    run the random drivers with fresh seeds for N minutes (default 10), each for --seconds (default 10) in a round; --rounds 1 --seed S replays one seed
 verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)
 bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these); as forebay bench does";
 
 /// How long `soak` runs by default.
 const SOAK_MINUTES: u64 = 10;
+/// How long each driver goes on in one round by default.
+pub(crate) const ROUND_SECONDS: u64 = 10;
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command {
@@ -37,6 +39,8 @@ pub(crate) struct Test {
 pub(crate) struct Soak {
     pub(crate) minutes: u64,
     pub(crate) rounds: Option<u64>,
+    /// For each driver in one round.
+    pub(crate) seconds: u64,
     pub(crate) seed: Option<u64>,
     pub(crate) names: Vec<String>,
 }
@@ -81,12 +85,14 @@ fn test(words: &[String]) -> Result<Test, String> {
 }
 
 fn soak(words: &[String]) -> Result<Soak, String> {
-    let mut wish = Soak { minutes: SOAK_MINUTES, rounds: None, seed: None, names: Vec::new() };
+    let mut wish =
+        Soak { minutes: SOAK_MINUTES, rounds: None, seconds: ROUND_SECONDS, seed: None, names: Vec::new() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--minutes" => wish.minutes = number(word, words.next())?,
             "--rounds" => wish.rounds = Some(number(word, words.next())?),
+            "--seconds" => wish.seconds = number(word, words.next())?,
             "--seed" => wish.seed = Some(number(word, words.next())?),
             name => wish.names.push(plain(name)?),
         }
@@ -148,12 +154,24 @@ mod tests {
             })),
         );
         check(
-            "soak --minutes 3 --seed 7 --rounds 1 crash",
-            Ok(Command::Soak(Soak { minutes: 3, rounds: Some(1), seed: Some(7), names: words("crash") })),
+            "soak --minutes 3 --seed 7 --rounds 1 --seconds 60 crash",
+            Ok(Command::Soak(Soak {
+                minutes: 3,
+                rounds: Some(1),
+                seconds: 60,
+                seed: Some(7),
+                names: words("crash"),
+            })),
         );
         check(
             "soak",
-            Ok(Command::Soak(Soak { minutes: SOAK_MINUTES, rounds: None, seed: None, names: vec![] })),
+            Ok(Command::Soak(Soak {
+                minutes: SOAK_MINUTES,
+                rounds: None,
+                seconds: ROUND_SECONDS,
+                seed: None,
+                names: vec![],
+            })),
         );
         check("verify fmt size", Ok(Command::Verify(words("fmt size"))));
         check("bench io --quick", Ok(Command::Bench(words("io --quick"))));

@@ -3,13 +3,10 @@
 //! A round is one seed. Every round gives each driver the same number of seconds, so that the command printed for a
 //! failing seed does the same work again.
 
-use crate::args::Soak;
+use crate::args::{ROUND_SECONDS, Soak};
 use crate::runner::{Pick, Runner};
 use crate::{seed, shell};
 use std::time::{Duration, Instant};
-
-/// How long each driver goes on in one round.
-const ROUND_SECONDS: u64 = 10;
 
 pub(crate) fn run(wish: &Soak) -> Result<(), String> {
     let runner = Runner::find();
@@ -20,7 +17,7 @@ pub(crate) fn run(wish: &Soak) -> Result<(), String> {
     let rounds = soak(wish, go_on, |seed| {
         let mut tests = runner.run(Pick::Random, &wish.names, &[]);
         tests.env(seed::SEED, seed.to_string()).env(seed::PROPTEST_SEED, seed.to_string());
-        shell::run(tests.env(seed::SOAK_SECONDS, ROUND_SECONDS.to_string()))
+        shell::run(tests.env(seed::SOAK_SECONDS, wish.seconds.to_string()))
     })?;
     println!("soaked {} with {rounds} seeds: nothing found", shell::clock(start.elapsed()));
     Ok(())
@@ -44,16 +41,18 @@ fn soak(
         }
         done += 1;
         println!("round {done}: {}={seed}", seed::SEED);
-        round(seed).map_err(|why| {
-            format!("{why}\nseed {seed} failed; replay it with\n  {}", replay(seed, &wish.names))
-        })?;
+        round(seed)
+            .map_err(|why| format!("{why}\nseed {seed} failed; replay it with\n  {}", replay(seed, wish)))?;
     }
     Ok(done)
 }
 
-fn replay(seed: u64, names: &[String]) -> String {
+fn replay(seed: u64, wish: &Soak) -> String {
     let mut line = format!("cargo xtask soak --rounds 1 --seed {seed}");
-    for name in names {
+    if wish.seconds != ROUND_SECONDS {
+        line.push_str(&format!(" --seconds {}", wish.seconds));
+    }
+    for name in &wish.names {
         line.push_str(&format!(" {name}"));
     }
     line
@@ -66,7 +65,7 @@ mod tests {
 
     fn wish(seed: u64, names: &[&str]) -> Soak {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Soak { minutes: 1, rounds: None, seed: Some(seed), names }
+        Soak { minutes: 1, rounds: None, seconds: ROUND_SECONDS, seed: Some(seed), names }
     }
 
     #[test]
@@ -98,6 +97,8 @@ mod tests {
         let why = soak(&wish(3, &["crash"]), |_| true, fails).unwrap_err();
         let command = why.lines().last().unwrap().trim();
         assert_eq!(command, format!("cargo xtask soak --rounds 1 --seed {bad} crash"));
+        let long = Soak { seconds: 60, ..wish(3, &[]) };
+        assert_eq!(replay(7, &long), "cargo xtask soak --rounds 1 --seed 7 --seconds 60");
 
         let words: Vec<String> = command.split_whitespace().skip(2).map(str::to_owned).collect();
         let Ok(Command::Soak(again)) = args::parse(&words) else { panic!("{command}") };

@@ -6,7 +6,7 @@ use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Bytes, Job, Member, ServerId};
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Verify};
 use forebay_store::Store;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -64,11 +64,17 @@ pub enum Drains {
     Eagerly,
     /// As `Eagerly`, to a directory with injected faults.
     WithFaults,
+    /// On request, and when the buffer is nearly full, to a directory that does not answer while [`Plan::stall_file`] exists.
+    Stalling,
 }
 
 impl Drains {
-    const ALL: [(&'static str, Drains); 3] =
-        [("lazily", Drains::Lazily), ("eagerly", Drains::Eagerly), ("with-faults", Drains::WithFaults)];
+    const ALL: [(&'static str, Drains); 4] = [
+        ("lazily", Drains::Lazily),
+        ("eagerly", Drains::Eagerly),
+        ("with-faults", Drains::WithFaults),
+        ("stalling", Drains::Stalling),
+    ];
 
     fn word(self) -> String {
         let (word, _) = Drains::ALL.iter().find(|(_, drains)| *drains == self).expect("known value");
@@ -179,6 +185,12 @@ impl Plan {
         store.with_file_name("calm")
     }
 
+    /// The file beside a store of which the back end does not answer while it exists.
+    #[must_use]
+    pub fn stall_file(store: &Path) -> PathBuf {
+        store.with_file_name("stall")
+    }
+
     /// The server's configuration.
     #[must_use]
     pub fn config(&self, store: &Path) -> Config {
@@ -188,11 +200,15 @@ impl Plan {
         config.medium = self.medium;
         config.listen = self.listen;
         config.backend = self.has_backend.then(|| format!("dir:{}", backing_dir(store).display()));
-        if self.drain != Drains::Lazily {
+        if matches!(self.drain, Drains::Eagerly | Drains::WithFaults) {
             config.drain.threshold = 0;
             config.drain.age = Duration::ZERO;
             config.drain.write = Bytes(64 << 10);
             config.drain.verify = Verify::ReadBack;
+        }
+        if self.drain == Drains::Stalling {
+            config.drain.threshold = 99;
+            config.drain.age = Duration::from_secs(3600);
         }
         config.shared_memory = self.rings;
         let (pipeline, full) = self.flow;
@@ -472,6 +488,22 @@ impl Host {
     /// Stops its process until it is killed.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+    }
+
+    /// Makes its back end, which has to be [`Drains::Stalling`], stop answering or answer again.
+    pub fn stall_backend(&self, stalls: bool) {
+        let file = Plan::stall_file(&self.store());
+        if stalls { File::create(file).map(drop) } else { std::fs::remove_file(file) }.expect("file changed");
+    }
+
+    /// Leaves it `spare` descriptors more than it has open; `None` restores the limit that it had.
+    pub fn limit_descriptors(&self, spare: Option<u64>) {
+        let pid = Pid::from_child(self.child.as_ref().expect("running server"));
+        // The server has raised its limit to the maximum.
+        let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let current = spare.map_or(most, |spare| Some(self.meter().descriptors as u64 + spare));
+        let limit = Rlimit { current, maximum: most };
+        rustix::process::prlimit(Some(pid), Resource::Nofile, limit).expect("limit set");
     }
 
     fn signal(&self, signal: Signal) {

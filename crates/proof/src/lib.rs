@@ -8,6 +8,7 @@
 //! found, meddle       back-end files that exist before the service, and changes by another process
 //! backing, faults     comparison of drained files with the model; injected back-end faults
 //! block, ledger       self-describing writes, and the acknowledged ones
+//! writer              random writes, truncations and removals that are recorded and compared
 //! person              real users of this host
 //! process             clients in processes of their own
 //! ```
@@ -35,6 +36,7 @@ mod person;
 mod process;
 mod raw;
 mod tree;
+mod writer;
 
 pub use backing::drain;
 pub use block::{Block, HEAD};
@@ -49,3 +51,4 @@ pub use person::Person;
 pub use process::process;
 pub use raw::{Raw, Relay, Socket, hello, name, refused};
 pub use tree::{Body, Node, NodeId, Tree};
+pub use writer::Writer;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
         (Some(dir), Drains::WithFaults) => Dir::open(dir).and_then(|dir| {
             let faulty = failing(dir, plan.route, serves.clone(), Plan::fault_pause_file(&store));
             Server::start_before(config.clone(), Arc::new(faulty))
+        }),
+        (Some(dir), Drains::Stalling) => Dir::open(dir).and_then(|dir| {
+            let stalling = stalling(dir, Plan::stall_file(&store));
+            Server::start_before(config.clone(), Arc::new(stalling))
         }),
         _ => Server::start(config),
     };
@@ -70,6 +75,16 @@ const ALL: ([&str; 10], u64) = (
     ["find", "list", "open", "make_dir", "unlink", "remove_dir", "rename", "truncate", "version", "read"],
     30,
 );
+
+/// A back end that answers no call while this file exists.
+fn stalling(backend: Dir, stall: PathBuf) -> Faulty<Dir> {
+    Faulty::new(backend, move |_| {
+        while stall.exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    })
+}
 
 /// A back end that fails some calls, before or after they take effect, once the server serves and unless the faults are
 /// suspended: a server that cannot resolve the operations of its previous run does not start.
