@@ -314,6 +314,9 @@ async fn serve(
     }
     tokio::spawn(sweep::sweep(service.clone()));
     tokio::spawn(end_expired(service.clone()));
+    if service.drain.is_some() {
+        tokio::spawn(sweep_direct(service.clone()));
+    }
     tokio::spawn(remember(service.clone()));
     tokio::spawn(follow_root(service.clone()));
     tokio::spawn(follow_leased_dirs(service.clone()));
@@ -481,6 +484,14 @@ async fn follow_root(service: Arc<Service>) {
             // The task panicked, or the server is stopping.
             Err(_) => return,
         }
+    }
+}
+
+/// Has files finalized that are no longer written directly.
+async fn sweep_direct(service: Arc<Service>) {
+    let mut stopping = service.life.stopping();
+    while rested(&mut stopping, Duration::from_millis(20)).await {
+        tokio::task::block_in_place(|| service.sweep_direct());
     }
 }
 

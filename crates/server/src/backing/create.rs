@@ -54,7 +54,7 @@ impl Service {
             _ => Ok(None),
         });
         // Directories with new writeback marks have to be finalized even if the file could not be created.
-        self.drain.iter().for_each(|engine| engine.touched(&dirs));
+        backing.touched(&dirs);
         held.map_err(Error::from)
     }
 

@@ -20,6 +20,7 @@ mod buffered;
 mod create;
 mod extras;
 mod ground;
+mod inbox;
 mod intent;
 mod leased;
 mod lookup;
@@ -49,6 +50,7 @@ use forebay_backend::{Backend, Found, Seen};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
 use forebay_store::{Batch, Inode, Kv};
 use forebay_wire::Place;
+pub(crate) use inbox::Inbox;
 use leased::LeasedDirs;
 use marks::WritebackMarks;
 use mounts::Mounts;
@@ -84,6 +86,8 @@ pub(crate) struct Backing {
     places: Mutex<HashMap<FileId, Arc<Place>>>,
     /// Whether the store survives a crash of the machine.
     durable: bool,
+    /// Work for the drain.
+    inbox: Mutex<Inbox>,
     /// Staged bytes.
     pub(crate) read_cache: ReadCache,
     /// Bounds the requests that wait for the back end.
@@ -107,6 +111,7 @@ impl Backing {
             mounts: Mounts::default(),
             hints: Mutex::default(),
             places: Mutex::default(),
+            inbox: Mutex::default(),
             backend,
             kv,
             tree: RwLock::default(),

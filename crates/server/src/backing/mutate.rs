@@ -3,7 +3,6 @@
 use super::intent::{Intent, Step, Then};
 use super::record::{self, Home, Record};
 use super::{Backing, missing_in_backing, private_dir, private_name};
-use crate::cluster::Blocked;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, Uid};
 use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
@@ -24,12 +23,7 @@ pub(crate) struct Spot<'a> {
 
 impl Service {
     /// Removes a name in the buffer and the back end.
-    pub(crate) fn unlink_both(
-        &self,
-        who: &Identity,
-        spot: Spot<'_>,
-        is_dir: bool,
-    ) -> Result<Unlinked, Blocked> {
+    pub(crate) fn unlink_both(&self, who: &Identity, spot: Spot<'_>, is_dir: bool) -> Attempt<Unlinked> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Spot { dir, name } = spot;
         let Some(backing) = &self.backing else {
@@ -90,7 +84,7 @@ impl Service {
         from: Spot<'_>,
         to: Spot<'_>,
         mode: RenameMode,
-    ) -> Result<Option<Unlinked>, Blocked> {
+    ) -> Attempt<Option<Unlinked>> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Some(backing) = &self.backing else {
             return Ok(names.rename(who, from.dir, from.name, to.dir, to.name, mode, now)?);
@@ -114,7 +108,7 @@ impl Service {
     }
 
     /// Truncates a file in the buffer and the back end.
-    pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<(), Blocked> {
+    pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Attempt<()> {
         let data = self.store.data();
         let Some(backing) = &self.backing else { return Ok(data.truncate(file, size, Batch::default())?) };
         let _size_lock = backing.lock_size(file);
@@ -202,7 +196,7 @@ impl Service {
                     Err(error) => {
                         tracing::warn!(%file, %error, "truncated a file in the back end, but could not read its version; it is refreshed later");
                         backing.set_mark(file)?;
-                        self.drain.iter().for_each(|engine| engine.finish_later(file));
+                        backing.finish_later(file);
                     }
                 }
                 self.store.data().truncate(file, size, batch)

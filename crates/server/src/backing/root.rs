@@ -4,11 +4,10 @@
 //! applied to the back end's root before they are answered.
 
 use super::Backing;
-use crate::cluster::Blocked;
 use crate::service::Service;
 use forebay_backend::{Found, Seen};
 use forebay_model::{Change, Error, ErrorKind, FileId, Identity, Result};
-use forebay_store::Inode;
+use forebay_store::{Attempt, Inode};
 
 impl Service {
     /// Gives the root directory the mode and owner of the back end's root. Nothing changes with a back end whose root
@@ -39,7 +38,7 @@ impl Service {
 
     /// Changes attributes of the root directory, and mode and owner of the back end's root as well. If the back end
     /// refuses, both stay as they were.
-    pub(crate) fn set_root_attr(&self, who: &Identity, change: &Change) -> Result<Inode, Blocked> {
+    pub(crate) fn set_root_attr(&self, who: &Identity, change: &Change) -> Attempt<Inode> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let set_here = || names.set_attr(who, FileId::ROOT, change, now);
         let follows = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();

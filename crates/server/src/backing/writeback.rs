@@ -200,7 +200,7 @@ impl Service {
         });
         backing.release_mark(ended);
         // Directories with new writeback marks have to be finalized even if something failed.
-        self.drain.iter().for_each(|engine| engine.touched(&extras.dirs));
+        backing.touched(&extras.dirs);
         held.map_err(Error::from)?;
         if end == End::Attrs {
             return Ok(extras);

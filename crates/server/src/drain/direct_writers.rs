@@ -65,11 +65,6 @@ impl DrainEngine {
         self.notify(|drain_queue| drain_queue.leave(now, target, bytes));
     }
 
-    /// Adds directories whose modification time the server changed in the back end.
-    pub(crate) fn touched(&self, dirs: &[FileId]) {
-        self.drain_queue().touch_dirs(dirs);
-    }
-
     /// Queues files that lie in parts in the back end, when all their bytes are there and no client has them open: they
     /// are assembled.
     pub(super) fn resume_closed(&self, service: &Service, backing: &Backing) {

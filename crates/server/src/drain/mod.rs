@@ -41,7 +41,7 @@ pub(crate) use grant_exchange::converse;
 pub use settings::{Described, Draining, Hours, Verify};
 pub(crate) use striped::open_place;
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Inbox};
 use crate::service::Service;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
@@ -93,6 +93,7 @@ pub(crate) struct DrainEngine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
+    backing: Arc<Backing>,
     writers: Arc<Writers>,
     parts: striped::Parts,
 }
@@ -115,7 +116,7 @@ impl DrainEngine {
         server: ServerId,
         servers: Vec<ServerId>,
         described: Option<Described>,
-        backing: &Backing,
+        backing: &Arc<Backing>,
         writers: Arc<Writers>,
     ) -> Result<DrainEngine> {
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
@@ -160,13 +161,21 @@ impl DrainEngine {
             // Scanning everything finds what an earlier run of the server did not drain.
             notes: Mutex::new(Notes::of_everything(now)),
             walks: Mutex::default(),
+            backing: backing.clone(),
             writers,
             parts: striped::Parts::default(),
         })
     }
 
+    /// The queue, with all that others left for the drain until now.
     fn drain_queue(&self) -> MutexGuard<'_, DrainQueue> {
-        self.drain_queue.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut drain_queue = self.drain_queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inbox { dirs, finish } = self.backing.take_inbox();
+        if !dirs.is_empty() {
+            drain_queue.touch_dirs(&Vec::from_iter(dirs));
+        }
+        finish.into_iter().for_each(|file| drain_queue.resume(file));
+        drain_queue
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

@@ -81,7 +81,6 @@ pub(super) fn scanner(service: &Arc<Service>) {
         engine.choose_changed(service, backing);
         engine.apply_trigger(service);
         engine.retry(begin);
-        service.sweep_direct();
         engine.resume_closed(service, backing);
         if !service.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
             engine.poll_holders(service);

@@ -175,13 +175,13 @@ impl Service {
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
         let unlinked = self.unlink_both(&caller.who, Spot { dir, name }, false);
-        self.removed(dir, unlinked)
+        self.removed(dir, unlinked.map_err(Blocked::from))
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
         let removed = self.unlink_both(&caller.who, Spot { dir, name }, true);
-        self.removed(dir, removed)
+        self.removed(dir, removed.map_err(Blocked::from))
     }
 
     fn removed(&self, dir: FileId, removed: Result<Unlinked, Blocked>) -> Outcome {
@@ -209,7 +209,7 @@ impl Service {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
                 Ok(Reply::Done)
             }
-            Err(stop) => Err(self.missed_in(dir, stop)),
+            Err(stop) => Err(self.missed_in(dir, stop.into())),
         }
     }
 

@@ -1,0 +1,41 @@
+//! What the drain has to do because of changes that others make in the back end.
+//!
+//! It lies here until the drain takes its lock, which is before anybody can see what is queued there: a drain request
+//! cannot look done before the directories that it changed are known.
+
+use super::Backing;
+use forebay_model::FileId;
+use std::collections::BTreeSet;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Work for the drain.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// Directories whose modification time was changed in the back end: their own time is restored later.
+    pub(crate) dirs: BTreeSet<FileId>,
+    /// Files with writeback marks that are to be finalized.
+    pub(crate) finish: BTreeSet<FileId>,
+}
+
+impl Backing {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Directories got new modification times in the back end.
+    pub(super) fn touched(&self, dirs: &[FileId]) {
+        if !dirs.is_empty() {
+            self.inbox().dirs.extend(dirs);
+        }
+    }
+
+    /// A file with a writeback mark is to be finalized.
+    pub(super) fn finish_later(&self, file: FileId) {
+        self.inbox().finish.insert(file);
+    }
+
+    /// Empties the inbox.
+    pub(crate) fn take_inbox(&self) -> Inbox {
+        std::mem::take(&mut *self.inbox())
+    }
+}
