@@ -1,6 +1,6 @@
 //! What the drain has to do because of changes that others make in the back end.
 //!
-//! It lies here until the drain takes its lock, which is before anybody can see what is queued there: a drain request
+//! It lies here until the drain takes its lock, which is before any thread can see what is queued there: a drain request
 //! cannot look done before the directories that it changed are known.
 
 use super::Backing;
