@@ -7,11 +7,13 @@ usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
        cargo xtask soak   [--minutes N] [--rounds N] [--seconds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
        cargo xtask bench  io [--quick] [--json] [--out DIR] [data] [names] [writers] [programs] [servers]
+       cargo xtask book   [--reference]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)
 soak    run the random drivers with fresh seeds for N minutes (default 10), each for --seconds (default 10) in a round; --rounds 1 --seed S replays one seed
 verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)
-bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these); as forebay bench does";
+bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these); as forebay bench does
+book    write the generated reference, and build the book in target/book with mdbook, which is installed if it is missing (--reference: write the reference alone)";
 
 /// How long `soak` runs by default.
 const SOAK_MINUTES: u64 = 10;
@@ -25,6 +27,10 @@ pub(crate) enum Command {
     Soak(Soak),
     Verify(Vec<String>),
     Bench(Vec<String>),
+    /// Whether the pages are built too.
+    Book {
+        html: bool,
+    },
 }
 
 #[derive(Debug, PartialEq, Default)]
@@ -57,6 +63,11 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "soak" => soak(rest).map(Command::Soak),
         "verify" => checks(rest).map(Command::Verify),
         "bench" => Ok(Command::Bench(rest.to_vec())),
+        "book" => match rest {
+            [] => Ok(Command::Book { html: true }),
+            [word] if word == "--reference" => Ok(Command::Book { html: false }),
+            _ => Err(format!("book takes --reference or nothing, not {rest:?}")),
+        },
         "help" => Ok(Command::Help),
         word if is_help(word) => Ok(Command::Help),
         other => Err(format!("there is no chore {other:?}")),
@@ -175,6 +186,9 @@ mod tests {
         );
         check("verify fmt size", Ok(Command::Verify(words("fmt size"))));
         check("bench io --quick", Ok(Command::Bench(words("io --quick"))));
+        check("book", Ok(Command::Book { html: true }));
+        check("book --reference", Ok(Command::Book { html: false }));
+        check("book --pdf", Err("book takes"));
         check("verify --help", Ok(Command::Help));
         check("", Err("which chore"));
         check("tets", Err("no chore"));

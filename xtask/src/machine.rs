@@ -112,6 +112,9 @@ const TOOLS: &[Tool] = &[Tool {
     why: "a public suite of checks of what POSIX says about files, for the mount",
 }];
 
+/// Builds the book as HTML; no test needs it.
+const MDBOOK: Tool = Tool { name: "mdbook", version: "0.5.2", why: "the book as HTML" };
+
 /// A Python package: its name in the index, the module that proves it, and what it is for.
 #[derive(Clone, Copy, Debug)]
 struct Module {
@@ -247,10 +250,7 @@ fn tools(install: bool, machine: &mut Machine) {
     for tool in TOOLS {
         let is_here = || machine.tools.join(tool.name).exists() || shell::in_path(tool.name);
         if install && !is_here() {
-            println!("installing {}", tool.name);
-            let mut cargo = shell::cargo();
-            cargo.args(["install", "--quiet", "--debug", "--locked", "--version", tool.version, "--root"]);
-            if let Err(why) = shell::run(cargo.arg(&home).arg(tool.name)) {
+            if let Err(why) = install_tool(tool, &home, &[]) {
                 println!("{why}");
             }
         }
@@ -259,6 +259,27 @@ fn tools(install: bool, machine: &mut Machine) {
             machine.missing.push(line(tool.name, tool.why, why_not));
         }
     }
+}
+
+fn install_tool(tool: &Tool, home: &Path, options: &[&str]) -> Result<(), String> {
+    println!("installing {}", tool.name);
+    let mut cargo = shell::cargo();
+    cargo.args(["install", "--quiet", "--debug", "--locked", "--version", tool.version]).args(options);
+    shell::run(cargo.arg("--root").arg(home).arg(tool.name))
+}
+
+/// The path of mdBook, installed without its server and its search if it is missing.
+pub(crate) fn mdbook() -> Result<String, String> {
+    if shell::in_path(MDBOOK.name) {
+        return Ok(MDBOOK.name.to_owned());
+    }
+    let home = shell::target_dir().join("tools");
+    let program = home.join("bin").join(MDBOOK.name);
+    if !program.exists() {
+        install_tool(&MDBOOK, &home, &["--no-default-features"])
+            .map_err(|why| format!("{}: {why}", MDBOOK.why))?;
+    }
+    Ok(program.to_string_lossy().into_owned())
 }
 
 /// Brings [`MODULES`] into an environment under `target/`.

@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo xtask test`, `soak`, `verify`, `bench`.
+//! Chores of the workspace: `cargo xtask test`, `soak`, `verify`, `bench`, `book`.
 //!
 //! **Invariant**: each chore works in a fresh clone and says what it does; `verify` changes nothing but `target/`.
 //! Exit codes: 0 all is well, 1 something failed, 2 the command line made no sense.
@@ -10,7 +10,9 @@
 
 mod args;
 mod bench;
+mod book;
 mod machine;
+mod markdown;
 mod runner;
 mod rust;
 mod seed;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Soak(wish) => soak::run(&wish),
         Command::Verify(only) => verify::run(&only),
         Command::Bench(words) => bench::run(&words),
+        Command::Book { html } => book::run(html),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 //! Other programs: how they are started, found and timed.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -71,6 +72,24 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("{name} did not print UTF-8"))
 }
 
+/// What the command prints when it reads this input. Its standard error is ours.
+pub(crate) fn filter(command: &mut Command, input: &str) -> Result<String, String> {
+    let name = shown(command);
+    let cannot = |why: std::io::Error| format!("cannot run {name}: {why}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = command.spawn().map_err(cannot)?;
+    let (mut pipe, input) = (child.stdin.take().expect("it is piped"), input.to_owned());
+    // In a thread, so that neither side waits for the other to read. A program that does not read its input says why
+    // by its exit status.
+    let writer = std::thread::spawn(move || drop(pipe.write_all(input.as_bytes())));
+    let output = child.wait_with_output().map_err(cannot)?;
+    writer.join().expect("writing does not panic");
+    match output.status.success() {
+        true => String::from_utf8(output.stdout).map_err(|_| format!("{name} did not print UTF-8")),
+        false => Err(format!("{name} ended with {}", output.status)),
+    }
+}
+
 /// A command as a person would type it.
 fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
@@ -123,6 +142,8 @@ mod tests {
         assert!(succeeds(&mut command("true")) && !succeeds(&mut command("false")));
         assert!(!succeeds(&mut command("no-such-program")));
         assert!(output(&mut command("false")).is_err());
+        assert_eq!(filter(&mut command("cat"), "text").as_deref(), Ok("text"));
+        assert!(filter(&mut command("false"), "text").unwrap_err().contains("false ended with"));
     }
 
     #[test]

@@ -54,6 +54,14 @@ impl Tree {
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
+    /// All Markdown pages.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files
+            .iter()
+            .filter(|(path, _)| path.ends_with(".md"))
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
     /// Directories of all packages: `crates/model`, `xtask`.
     pub(crate) fn packages(&self) -> impl Iterator<Item = &str> {
         self.files.keys().filter_map(|path| path.strip_suffix("/Cargo.toml"))

@@ -20,6 +20,7 @@
 //! sim, reproduce          simulate a machine in virtual time; reproduce the figures of the papers
 //! draw                    charts as SVG and PNG
 //! demo                    a demonstration with a server crash in the middle
+//! reference               the book's reference and man pages, generated
 //! settings, places, connect   forebay.toml, default paths, connecting to the service
 //! view, output            formatting of results; the only module that prints
 //! ```
@@ -62,6 +63,7 @@ mod place;
 mod places;
 mod plan;
 mod policy;
+mod reference;
 mod remote;
 mod reproduce;
 mod route;
@@ -176,6 +178,9 @@ enum Command {
     Bench(bench::Bench),
     /// Print completions for a shell
     Completions(completions::Completions),
+    /// Print the reference of commands and settings, or write man pages
+    #[command(hide = true, subcommand)]
+    Reference(reference::Reference),
     #[command(hide = true)]
     DemoJob(demo::DemoJob),
     #[command(hide = true)]
@@ -228,6 +233,7 @@ fn run(command: Command) -> Outcome {
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Reference(reference) => reference.run(),
         Command::BenchJob(job) => job.run(),
         Command::BenchFar(far) => far.run(),
         Command::BenchPlaces(places) => places.run(),

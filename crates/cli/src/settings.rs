@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
 use forebay_server::{Config, TransportSettings};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,22 @@ pub(crate) struct Settings {
 }
 
 /// How to reach the service.
-#[derive(Default, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ClientSettings {
+    /// Addresses of the service, separated by commas and tried in turn: `unix:/path` or `tcp:host:port`. By default the
+    /// service on this machine.
     pub(crate) service: Option<String>,
+    /// The key file for TCP: the service's, or one that `forebay key grant` has written.
     pub(crate) key: Option<PathBuf>,
+    /// Security of TCP connections.
     pub(crate) transport: TransportSettings,
 }
 
-#[derive(Default, Deserialize)]
+/// The tables of the file.
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Tables {
+pub(crate) struct Tables {
     client: ClientSettings,
     server: Config,
 }

@@ -2,6 +2,7 @@
 //!
 //! A check is a function from the workspace's text to findings. All checks run, whatever the ones before found.
 
+mod book;
 mod decisions;
 mod dependencies;
 mod edges;
@@ -75,6 +76,11 @@ const CHECKS: &[Check] = &[
         name: "dependencies",
         about: "sources, licences, unwanted crates, rooms",
         run: dependencies::check,
+    },
+    Check {
+        name: "book",
+        about: "links, commands and the generated reference of the book",
+        run: book::check,
     },
     Check { name: "fmt", about: "formatting", run: tools::fmt },
     Check { name: "clippy", about: "lints", run: tools::clippy },
