@@ -49,11 +49,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-pub(super) fn check(_: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = deny_file(tree);
     match metadata() {
-        Ok(metadata) => judge(&metadata),
-        Err(why) => vec![Finding::wrong("Cargo.lock", why)],
+        Ok(metadata) => findings.extend(judge(&metadata)),
+        Err(why) => findings.push(Finding::wrong("Cargo.lock", why)),
     }
+    findings
 }
 
 /// The tree as this machine builds it; what other systems would add is not ours to judge.
@@ -118,6 +120,33 @@ impl Package {
 
 fn text(value: &Value, field: &str) -> Option<String> {
     value[field].as_str().map(str::to_owned)
+}
+
+const DENY: &str = "deny.toml";
+
+/// Whether `deny.toml`, which the hosted workflow uses, has our own lists of licences and unwanted crates.
+fn deny_file(tree: &Tree) -> Vec<Finding> {
+    let Some(text) = tree.get(DENY) else { return vec![Finding::wrong(DENY, "is missing")] };
+    let listed = |before: &str, part: &str| -> BTreeSet<String> {
+        let list = text
+            .split_once(before)
+            .map_or("", |(_, rest)| rest.split_once("\n]").map_or("", |(list, _)| list));
+        let lines = list.lines().filter_map(|line| line.trim().strip_prefix(part)?.split_once('"'));
+        lines.map(|(name, _)| name.to_owned()).collect()
+    };
+    let licences: BTreeSet<String> = licence::ACCEPTED.iter().map(|name| (*name).to_owned()).collect();
+    let crates: BTreeSet<String> = UNWANTED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut findings = Vec::new();
+    for (what, ours, theirs) in [
+        ("licence", licences, listed("\nallow = [", "\"")),
+        ("crate", crates, listed("\ndeny = [", "{ crate = \"")),
+    ] {
+        let differs = ours.symmetric_difference(&theirs);
+        findings.extend(differs.map(|name| {
+            Finding::wrong(DENY, format!("{what} {name} is in this list or in xtask's, and not in both"))
+        }));
+    }
+    findings
 }
 
 fn judge(metadata: &Metadata) -> Vec<Finding> {
@@ -235,6 +264,21 @@ mod tests {
             &["GPL-3.0-only is not accepted"],
         );
         check("serde", &format!(r#"{REGISTRY}, "license": "MIT OR""#), &["cannot read the licence"]);
+    }
+
+    #[test]
+    fn lists_of_deny_toml_are_those_of_this_check() {
+        let allow: String = licence::ACCEPTED.iter().map(|name| format!("    \"{name}\",\n")).collect();
+        let deny: String = UNWANTED
+            .iter()
+            .map(|(name, _)| format!("    {{ crate = \"{name}\", reason = \"x\" }},\n"))
+            .collect();
+        let text = format!("[licenses]\nallow = [\n{allow}]\n[bans]\ndeny = [\n{deny}]\n");
+        let found = |text: &str| deny_file(&Tree::of(&[(DENY, text)])).len();
+        assert_eq!(found(&text), 0);
+        assert_eq!(found(&text.replace("\"MIT\",", "\"GPL-3.0\",")), 2);
+        assert_eq!(found(&text.replace("\"sled\"", "\"fjall\"")), 2);
+        assert_eq!(deny_file(&Tree::default()).len(), 1);
     }
 
     #[test]

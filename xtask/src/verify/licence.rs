@@ -1,7 +1,7 @@
 //! Licence expressions: is there a way to use this crate under licences we accept?
 
 /// What may be linked into an Apache-2.0 program without further duties than naming the authors.
-const ACCEPTED: &[&str] = &[
+pub(super) const ACCEPTED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
