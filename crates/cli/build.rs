@@ -14,7 +14,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The embedded files, and the cargo arguments that build them.
+/// The embedded files, and the cargo arguments that build them. A release has the archive only with the feature
+/// `archive`: programs that are linked statically need it, and it is as large as everything else.
 const ARTEFACTS: [(&str, &[&str]); 3] = [
     ("libforebay.so", &["build", "--package", "forebay-preload", "--lib"]),
     ("libforebay_place.so", &["build", "--package", "forebay-place", "--lib"]),
@@ -29,7 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let root = fs::canonicalize(PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../.."))?;
     println!("cargo::rerun-if-changed=build.rs");
     for (name, words) in ARTEFACTS {
-        let bytes = if is_check_only() {
+        let bytes = if name.ends_with(".a") && !has_archive() {
+            Vec::new()
+        } else if is_check_only() {
             // A file that never exists makes cargo run this script again before the next build.
             println!("cargo::rerun-if-changed={}", out.join("not-built").display());
             Vec::new()
@@ -47,6 +50,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rustc-env=HASH_{variable}={:016x}", hasher.finish());
     }
     Ok(())
+}
+
+/// Whether the static archive is embedded. Builds for tests always have it.
+fn has_archive() -> bool {
+    env::var_os("CARGO_FEATURE_ARCHIVE").is_some() || env::var("PROFILE").is_ok_and(|kind| kind == "debug")
 }
 
 /// Whether no binary is built. Cargo does not pass that to build scripts, but its wrappers and its command line
@@ -72,17 +80,25 @@ fn is_check_only() -> bool {
 
 fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
-    let release = env::var("PROFILE")? == "release";
-    let profile = if release { "release" } else { "dev" };
-    // target/debug/build/forebay-0123/out: the directory above `build` is shared by all variants.
-    let dir = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?.join("preload");
+    // target/debug/build/forebay-0123/out: the directory above `build` belongs to the profile, and all variants of
+    // this crate share it.
+    let above = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?;
+    let subdirectory = above.file_name().and_then(|name| name.to_str()).ok_or("OUT_DIR has no profile")?;
+    let profile = if subdirectory == "debug" { "dev" } else { subdirectory };
+    let dir = above.join("preload");
+    // The embedded copies are stripped in every profile: debug information in them would only make the binary large.
+    let mut settings = vec![format!("profile.{profile}.strip=\"symbols\"")];
+    if profile != "dev" {
+        settings
+            .extend([format!("profile.{profile}.debug=false"), format!("profile.{profile}.lto=\"thin\"")]);
+    }
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(root)
         .args(words)
         .args(["--quiet", "--locked", "--profile", profile, "--target", &target, "--target-dir"])
         .arg(&dir)
-        .args(["--config", &format!("profile.{profile}.strip=\"symbols\"")])
+        .args(settings.iter().flat_map(|setting| ["--config", setting]))
         // Variables that cargo and its wrappers set for this build script must not reach the other cargo.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -93,7 +109,7 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
     if !status.success() {
         return Err(format!("{name} could not be built: {status}").into());
     }
-    Ok(dir.join(target).join(if release { "release" } else { "debug" }).join(name))
+    Ok(dir.join(target).join(subdirectory).join(name))
 }
 
 /// Strips debug information and bitcode, which a linker does not need, from an archive. Keeps the archive as it

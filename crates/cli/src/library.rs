@@ -60,7 +60,8 @@ pub(crate) fn prepend_preload(library: PathBuf) -> OsString {
 pub(crate) fn extract(library: &Library) -> Outcome<PathBuf> {
     if library.bytes.is_empty() {
         let text = format!("this binary was built without {}.{}", library.stem, library.end);
-        return Err(Failure::Failed(format!("{text}: build it with \"cargo build\"")));
+        let how = if library.end == "a" { "cargo build --release --features archive" } else { "cargo build" };
+        return Err(Failure::Failed(format!("{text}: build it with \"{how}\"")));
     }
     let uid = rustix::process::geteuid().as_raw();
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
