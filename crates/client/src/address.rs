@@ -6,6 +6,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The address of a service: `unix:/path`, `/path`, `tcp:host:port` or `host:port`.
+///
+/// ```
+/// use forebay_client::Address;
+///
+/// let address: Address = "tcp:node1:7411".parse()?;
+/// assert_eq!(address, Address::Tcp { host: "node1".into(), port: 7411 });
+/// assert!("node1".parse::<Address>().is_err());
+/// # Ok::<(), forebay_model::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// A Unix socket.
@@ -65,6 +74,15 @@ const MOST: usize = 64;
 
 /// One address of a service, or several that are tried in order. Written as a comma-separated list. An address after a
 /// path must begin with `unix:` or `tcp:`, since paths may contain commas.
+///
+/// ```
+/// use forebay_client::Addresses;
+///
+/// let addresses: Addresses = "unix:/run/forebay.sock,tcp:node1:7411".parse()?;
+/// assert_eq!(addresses.first().to_string(), "unix:/run/forebay.sock");
+/// assert_eq!(addresses.iter().count(), 2);
+/// # Ok::<(), forebay_model::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Addresses {
     first: Address,

@@ -48,6 +48,32 @@ fn between<T>(what: &str, from: &Path, to: &Path, result: Result<T>) -> Result<T
 
 impl Client {
     /// Connects to a service. Must be called within a tokio runtime, on which the session then runs.
+    ///
+    /// ```
+    /// use forebay_client::{Address, Client, ClientConfig, OpenOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let config = forebay_server::Config {
+    /// #     tcp: false,
+    /// #     capacity: forebay_model::Bytes::mib(64),
+    /// #     medium: forebay_server::Medium::Disk,
+    /// #     ..forebay_server::Config::for_store(dir.path().join("store"))
+    /// # };
+    /// # let socket = config.socket_path();
+    /// # let server = forebay_server::Server::start(config)?;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let client = Client::connect(ClientConfig::new(Address::Unix(socket))).await?;
+    /// let log = client.open("/log", OpenOptions::APPEND).await?;
+    /// assert_eq!(log.append(b"first\n").await?, 0);
+    /// assert_eq!(log.append(b"second\n").await?, 6);
+    /// log.close().await?;
+    /// assert_eq!(client.stat("/log").await?.size, 13);
+    /// # client.close();
+    /// # Ok::<(), forebay_model::Error>(())
+    /// # })?;
+    /// # server.shutdown()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn connect(config: ClientConfig) -> Result<Client> {
         let service = Service::start(config).await?;
         Ok(Client { by_id: ById { service, who: None } })

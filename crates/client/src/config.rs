@@ -109,6 +109,20 @@ pub struct ClientConfig {
 
 impl ClientConfig {
     /// The defaults: this process's job, no key, 5 s to connect, 60 s for a request, 4 data connections.
+    ///
+    /// ```
+    /// use forebay_client::{Addresses, ClientConfig, Credential};
+    /// use std::time::Duration;
+    ///
+    /// let addresses: Addresses = "tcp:node1:7411,tcp:node2:7411".parse()?;
+    /// let config = ClientConfig {
+    ///     credential: Credential::File("alice.key".into()),
+    ///     request_timeout: Duration::from_secs(10),
+    ///     ..ClientConfig::new(addresses)
+    /// };
+    /// assert_eq!(config.connect_timeout, Duration::from_secs(5));
+    /// # Ok::<(), forebay_model::Error>(())
+    /// ```
     #[must_use]
     pub fn new(addresses: impl Into<Addresses>) -> ClientConfig {
         ClientConfig {

@@ -30,6 +30,40 @@
 //! every later read on any client); trust in remembered paths (a server verifies them on every use, or vouches for them
 //! in shared memory); locks between writers of one file; background writeback; environment variables other than those
 //! that describe the job.
+//!
+//! # Example
+//!
+//! Synchronous code uses [`blocking::Client`]:
+//!
+//! ```
+//! use forebay_client::blocking::Client;
+//! use forebay_client::{Address, ClientConfig, Listing, OpenOptions, RenameMode};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let config = forebay_server::Config {
+//! #     tcp: false,
+//! #     capacity: forebay_model::Bytes::mib(64),
+//! #     medium: forebay_server::Medium::Disk,
+//! #     ..forebay_server::Config::for_store(dir.path().join("store"))
+//! # };
+//! # let socket = config.socket_path();
+//! # let server = forebay_server::Server::start(config)?;
+//! let client = Client::connect(ClientConfig::new(Address::Unix(socket)))?;
+//! client.mkdir("/run1", 0o755)?;
+//! let file = client.open("/run1/ckpt.new", OpenOptions::CREATE)?;
+//! file.pwrite(0, b"state of the run")?;
+//! file.close()?;
+//! client.rename("/run1/ckpt.new", "/run1/ckpt", RenameMode::Replace)?;
+//!
+//! let file = client.open("/run1/ckpt", OpenOptions::READ)?;
+//! let mut bytes = [0; 16];
+//! assert_eq!(file.pread(0, &mut bytes)?, 16);
+//! assert_eq!(&bytes, b"state of the run");
+//! assert_eq!(client.read_dir("/run1", Listing::Names)?.count(), 1);
+//! # drop((file, client));
+//! # server.shutdown()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
