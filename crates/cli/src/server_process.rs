@@ -146,7 +146,7 @@ impl ServerProcess {
     pub(crate) fn clear(&mut self) -> Outcome {
         self.end();
         let store = self.store();
-        if store.join("store").exists() {
+        if Store::exists(&store) {
             Store::remove(&store)?;
         }
         Ok(())

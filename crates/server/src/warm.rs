@@ -1,14 +1,19 @@
-//! Prepares the memory of the regions for the first burst, at low priority while the server already serves clients.
+//! Prepares the memory of the regions for the first burst while the server already serves clients: at low priority, and
+//! while clients write only on processors that they do not need.
 
 use crate::service::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nice value: yields to threads that serve clients. Not lower, because a client that maps a region may wait for a
 /// page.
 const NICE: i32 = 10;
+/// Processors that one writing client keeps busy: its own, and one of the server for its checksums.
+const PROCESSORS: usize = 2;
+/// How long to wait while clients need all processors.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether all regions are prepared.
 #[derive(Clone, Default)]
@@ -37,8 +42,18 @@ pub(crate) fn warm(service: &Service) {
 }
 
 fn touch(service: &Service) {
-    let (begin, stopping) = (Instant::now(), service.life.stopping());
-    service.store.data().warm(&|| *stopping.borrow());
+    let (begin, stopping, data) = (Instant::now(), service.life.stopping(), service.store.data());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let pause = || {
+        while !*stopping.borrow() && data.writing_clients() * PROCESSORS >= processors {
+            std::thread::sleep(PAUSE);
+        }
+        *stopping.borrow()
+    };
+    if let Err(error) = data.warm(&pause) {
+        tracing::warn!("not all of the buffer's memory could be allocated ahead: {error}");
+        return;
+    }
     if !*stopping.borrow() {
         service.warmth.0.store(true, Ordering::Release);
         tracing::debug!(took = ?begin.elapsed(), "prefaulted the regions");

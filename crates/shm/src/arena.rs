@@ -32,7 +32,7 @@ fn holders_of(hold: u64) -> u32 {
 }
 
 impl Arena {
-    /// Maps the first `len` bytes of a file that is allocated in full.
+    /// Maps the first `len` bytes of a file. The caller allocates them before it fills a grant.
     pub fn new(file: &File, len: u32, generation: u32) -> io::Result<Arc<Arena>> {
         Ok(Arc::new(Arena {
             number: ARENAS.fetch_add(1, Ordering::Relaxed),
@@ -54,10 +54,10 @@ impl Arena {
         false
     }
 
-    /// Faults in all pages, so that the first write does not wait for them. Only for files in memory: on a disk this
-    /// would read and dirty the whole file.
-    pub fn populate(&self) -> io::Result<()> {
-        self.map.populate()
+    /// Faults in the pages of a range, so that the first write does not wait for them. Only for files in memory: on a
+    /// disk this would read and dirty the file.
+    pub fn populate(&self, range: Range<u32>) -> io::Result<()> {
+        self.map.populate_range(range.start as usize, (range.end - range.start) as usize)
     }
 
     /// The current generation.
@@ -187,6 +187,12 @@ impl Grant {
     #[must_use]
     pub fn start(&self) -> u32 {
         self.start
+    }
+
+    /// The position after the last of its bytes.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.start + self.len
     }
 
     /// The bytes to fill. Their previous content is unspecified.

@@ -13,7 +13,7 @@ const HUGE: usize = 2 << 20;
 
 /// A shared mapping of the first `len` bytes of a file, unmapped when dropped.
 ///
-/// The file must be allocated in full: touching a hole on a full disk would kill the process.
+/// Only allocated parts of the file may be touched: touching a hole on a full disk would kill the process.
 pub(crate) struct Map {
     start: NonNull<u8>,
     len: usize,
@@ -60,12 +60,7 @@ impl Map {
         self.len
     }
 
-    /// Faults in every page as writable, without changing a byte.
-    pub(crate) fn populate(&self) -> io::Result<()> {
-        self.populate_range(0, self.len)
-    }
-
-    /// Faults in the pages of a range as writable.
+    /// Faults in the pages of a range as writable, without changing a byte.
     pub(crate) fn populate_range(&self, position: usize, len: usize) -> io::Result<()> {
         let end = position + len;
         let mut from = position & !(PAGE - 1);

@@ -16,7 +16,7 @@ pub struct RwMap {
 }
 
 impl RwMap {
-    /// Maps the first `len` bytes of a file that is allocated in full.
+    /// Maps the first `len` bytes of a file. What was granted to this process is allocated.
     pub fn new(file: &File, len: u32) -> io::Result<RwMap> {
         Ok(RwMap { map: Map::new(file, len as usize)? })
     }
@@ -55,7 +55,7 @@ pub struct RoMap {
 }
 
 impl RoMap {
-    /// Maps the first `len` bytes of a file that is allocated in full, for reading only.
+    /// Maps the first `len` bytes of a file, for reading only. What was leased to this process is allocated.
     pub fn new(file: &File, len: u32) -> io::Result<RoMap> {
         let device = fstatfs(file)?.f_type as u64 != TMPFS;
         Ok(RoMap { map: Map::readable(file, len as usize)?, device })

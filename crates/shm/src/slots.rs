@@ -21,6 +21,12 @@ impl Slots {
         Ok(Slots { map: Mutex::new(Map::read_in(file, count as usize * SLOT)?), count })
     }
 
+    /// Does the same without a look at the file, which is in memory and may be allocated in part: slots in the other
+    /// parts must not be accessed.
+    pub fn in_memory(file: &File, count: u32) -> io::Result<Slots> {
+        Ok(Slots { map: Mutex::new(Map::new(file, count as usize * SLOT)?), count })
+    }
+
     /// Number of slots.
     #[must_use]
     pub fn count(&self) -> u32 {

@@ -226,14 +226,8 @@ pub(crate) fn make_regions_dir(
     bytes: u64,
 ) -> Result<()> {
     let regions = regions_dir(dir);
-    if is_in_memory(dir) {
-        require_mount_holder(dir)?;
-        return make_dir(&regions);
-    }
-    if medium == Medium::Disk {
-        return make_dir(&regions);
-    }
-    if rustix::process::geteuid().is_root() {
+    // Also in a shared directory of memory, which has small pages: a fresh one takes longer to fault in than to fill.
+    if medium == Medium::Memory && rustix::process::geteuid().is_root() {
         make_dir(&regions)?;
         let size = bytes + bytes / 64 + (1 << 20);
         if mount_tmpfs(&regions, size).is_ok() {
@@ -243,8 +237,15 @@ pub(crate) fn make_regions_dir(
             unmount(&regions, UnmountFlags::DETACH)
                 .map_err(|error| failed("unmount", &regions, &error.into()))?;
         }
-        // Root in a container may not mount, or its mounts end with this process. It then uses the shared directory.
+        // Root in a container may not mount, or its mounts end with this process. It then uses a shared directory.
         std::fs::remove_dir(&regions).map_err(|error| failed("remove", &regions, &error))?;
+    }
+    if is_in_memory(dir) {
+        require_mount_holder(dir)?;
+        return make_dir(&regions);
+    }
+    if medium == Medium::Disk {
+        return make_dir(&regions);
     }
     let elsewhere = PathBuf::from(format!("{SHARED_MEMORY}{incarnation}"));
     require_mount_holder(elsewhere.parent().expect("the directory has a parent"))?;

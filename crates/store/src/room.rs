@@ -1,7 +1,8 @@
 //! Free memory and disk space for a new store.
 //!
-//! A store allocates its whole capacity when it is created. If a machine or a control group has less, the kernel would
-//! kill the server or another process (OOM), so free space is checked first.
+//! A store on a disk allocates its whole capacity when it is created; in memory it allocates parts of regions before
+//! they are granted. If a machine or a control group has less, the kernel would kill the server or another process
+//! (OOM), so free space is checked first.
 
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 use rustix::fs::statvfs;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// A control group limit of this size or more means unlimited.
 const UNLIMITED: u64 = 1 << 62;
+/// Memory that is left to other programs when more is allocated.
+const MARGIN: u64 = 64 << 20;
 
 /// Free bytes, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,10 +71,26 @@ pub(crate) fn demand(need: u64, in_memory: bool, place: Option<&Path>) -> Result
     }
 }
 
+/// Fails if the machine or a control group has too little memory for this many bytes more.
+pub(crate) fn demand_memory(need: u64) -> Result<()> {
+    match memory() {
+        Some(free) if free.bytes < need.saturating_add(MARGIN) => Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the buffer cannot grow to its capacity: only {} are free {}: end other programs there, or choose a \
+                 smaller --capacity",
+                Bytes(free.bytes),
+                free.place
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn refusal(need: u64, free: &Free, in_memory: bool) -> Error {
     let instead = if in_memory { ", or keep data on disk (--disk)" } else { "" };
     let text = format!(
-        "a buffer of this capacity takes {} at once, and {} are free {}: free space there, or ask for less with \
+        "a buffer of this capacity takes {}, and {} are free {}: free space there, or ask for less with \
          --capacity{instead}",
         Bytes(need),
         Bytes(free.bytes),
@@ -216,9 +235,13 @@ mod tests {
         assert_eq!(available(text), Some(2 << 20));
         let error = demand(1 << 60, true, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
-        for part in ["1024 PiB at once", " are free ", "--capacity", "--disk"] {
+        for part in ["takes 1024 PiB,", " are free ", "--capacity", "--disk"] {
             assert!(error.to_string().contains(part), "{error}");
         }
+        assert!(demand_memory(1 << 20).is_ok());
+        let error = demand_memory(1 << 60).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.to_string().contains("cannot grow to its capacity"), "{error}");
         let error = demand(1 << 60, false, Some(Path::new("/no/such/place"))).unwrap_err();
         assert!(error.to_string().contains("on the file system of /:"), "{error}");
         assert!(demand(1, true, Some(Path::new("/"))).is_ok());

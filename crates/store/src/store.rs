@@ -195,6 +195,12 @@ impl Store {
         Ok(fresh.incarnation)
     }
 
+    /// Whether a directory holds a store, or a part of one whose creation or removal was interrupted.
+    #[must_use]
+    pub fn exists(dir: &Path) -> bool {
+        Superblock::exists(dir) || files::is_half(dir)
+    }
+
     /// Removes a store with everything in it. An interrupted removal can be repeated.
     pub fn remove(dir: &Path) -> Result<()> {
         // Checked before the lock file is created in the directory.

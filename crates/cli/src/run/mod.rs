@@ -221,9 +221,10 @@ fn connect(run_dir: &RunDir) -> Outcome<Client> {
 
 /// How to drain or discard the data in a directory.
 fn advice(dir: &Path, pfs: Option<&Path>) -> String {
-    let dir = dir.display();
+    let mount = run_dir::mounted_memory(dir).map(|at| format!("umount {} && ", at.display()));
+    let (dir, mount) = (dir.display(), mount.unwrap_or_default());
     let target = if pfs.is_some() { "" } else { " --pfs DIR" };
-    format!("drain it with \"forebay run --resume {dir}{target}\", or discard it with \"rm -r {dir}\"")
+    format!("drain it with \"forebay run --resume {dir}{target}\", or discard it with \"{mount}rm -r {dir}\"")
 }
 
 /// Creates the target, and checks before the program runs that files can be created in it.

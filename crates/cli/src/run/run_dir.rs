@@ -126,6 +126,13 @@ impl RunDir {
     }
 }
 
+/// Where the memory of a run's store is mounted, if it has a mount of its own.
+pub(super) fn mounted_memory(dir: &Path) -> Option<PathBuf> {
+    let at = dir.join("store").join("regions");
+    let device = |path: &Path| path.symlink_metadata().ok().map(|facts| facts.dev());
+    (device(&at)? != device(dir)?).then_some(at)
+}
+
 /// Permissions that admit only the user of the run.
 fn private() -> Permissions {
     Permissions::from_mode(0o700)

@@ -1,20 +1,38 @@
 //! The files of regions, and their durability.
 
 use crate::files::failed;
+use crate::room;
 use forebay_model::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Suffix of files that are being created.
 pub(crate) const UNFINISHED: &str = ".new";
 
+/// Whether memory suffices is checked for allocations of at least this many bytes.
+const CHECKED: u64 = 1 << 20;
+
 /// A directory of named files of fixed size.
 pub trait Disk: Send + Sync {
     /// Creates a file of zeros, fully allocated and durable, replacing one with that name.
     fn create(&self, name: &str, len: u64) -> Result<File>;
+
+    /// Does the same, but in memory only the given ranges are allocated: the others must not be touched before
+    /// [`allocate`](Disk::allocate) has allocated them.
+    fn create_in_part(&self, name: &str, len: u64, ranges: &[Range<u64>]) -> Result<File> {
+        let _ = ranges;
+        self.create(name, len)
+    }
+
+    /// Allocates a range of a file that was created in part.
+    fn allocate(&self, name: &str, file: &File, range: Range<u64>) -> Result<()> {
+        let _ = (name, file, range);
+        Ok(())
+    }
 
     /// Frees all memory or blocks of a file, even if clients have it open; it is empty afterwards. Not an error if it
     /// does not exist.
@@ -57,8 +75,8 @@ impl DirDisk {
     }
 }
 
-impl Disk for DirDisk {
-    fn create(&self, name: &str, len: u64) -> Result<File> {
+impl DirDisk {
+    fn create_with(&self, name: &str, len: u64, ranges: &[Range<u64>]) -> Result<File> {
         let (path, fresh) = (self.dir.join(name), self.dir.join(format!("{name}{UNFINISHED}")));
         // Created under another name and renamed: a crash leaves the old file or the new one.
         let create = || {
@@ -69,7 +87,10 @@ impl Disk for DirDisk {
                 .truncate(true)
                 .mode(0o600)
                 .open(&fresh)?;
-            fallocate(&file, FallocateFlags::empty(), 0, len)?;
+            file.set_len(len)?;
+            for range in ranges {
+                fallocate(&file, FallocateFlags::empty(), range.start, range.end - range.start)?;
+            }
             if !self.volatile {
                 file.sync_all()?;
             }
@@ -85,6 +106,31 @@ impl Disk for DirDisk {
             let _ = std::fs::remove_file(&fresh);
         }
         made.map_err(|error| self.failed("allocate", name, &error))
+    }
+}
+
+impl Disk for DirDisk {
+    fn create(&self, name: &str, len: u64) -> Result<File> {
+        self.create_with(name, len, std::slice::from_ref(&(0..len)))
+    }
+
+    fn create_in_part(&self, name: &str, len: u64, ranges: &[Range<u64>]) -> Result<File> {
+        match self.volatile {
+            true => self.create_with(name, len, ranges),
+            false => self.create(name, len),
+        }
+    }
+
+    fn allocate(&self, name: &str, file: &File, range: Range<u64>) -> Result<()> {
+        let len = range.end - range.start;
+        if !self.volatile || len == 0 {
+            return Ok(());
+        }
+        if len >= CHECKED {
+            room::demand_memory(len)?;
+        }
+        let allocated = fallocate(file, FallocateFlags::empty(), range.start, len);
+        allocated.map_err(|error| self.failed("allocate", name, &error.into()))
     }
 
     fn vacate(&self, name: &str) -> Result<()> {

@@ -202,6 +202,8 @@ pub struct Data {
     before: Box<dyn Before>,
     rings: Rings,
     objects: Objects,
+    /// Why the last grant could not be allocated.
+    shortage: Mutex<Option<Error>>,
 }
 
 impl Data {

@@ -15,6 +15,8 @@ const LOW_WATER: u32 = 8;
 /// stalled.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
+/// Bytes that are populated in the background at once.
+const POPULATED: u32 = 8 << 20;
 
 /// The space that a reservation requests.
 #[derive(Clone, Copy)]
@@ -49,6 +51,7 @@ impl Data {
 
     /// Does the same with the requested number of journal slots.
     pub(super) fn reserve_for(&self, owner: Uid, file: FileId, want: Want) -> Result<Grant> {
+        *lock(&self.shortage) = None;
         let lane = lock(&self.space).lane(owner, file);
         if let Some(grant) = self.grant(lane, want) {
             return Ok(grant);
@@ -58,10 +61,14 @@ impl Data {
                 return Ok(grant);
             }
             // Slabs that clients on this machine do not fill at the moment can be recalled.
-            if !self.recall_slabs()? && !self.is_held_back(owner) && !self.rings.is_read() {
+            let short = lock(&self.shortage).is_some();
+            if !self.recall_slabs()? && (short || !self.is_held_back(owner) && !self.rings.is_read()) {
                 break;
             }
             std::thread::sleep(PAUSE);
+        }
+        if let Some(why) = lock(&self.shortage).take() {
+            return Err(why);
         }
         if lock(&self.space).is_bounded(owner) {
             let text = format!(
@@ -97,24 +104,31 @@ impl Data {
         self.grant_anywhere(owner, want)
     }
 
-    /// Populates the memory of all regions, one by one until `stop` returns true: otherwise the first writer waits for
-    /// the kernel to clear the pages. Does nothing on a disk.
-    pub fn warm(&self, stop: &dyn Fn() -> bool) {
+    /// Allocates and populates the memory of all regions, piece by piece: otherwise writers wait for the kernel to clear
+    /// the pages. `pause` is called before each piece and may wait; it returns true to stop. Does nothing on a disk.
+    pub fn warm(&self, pause: &dyn Fn() -> bool) -> Result<()> {
         if !self.disk.is_volatile() {
-            return;
+            return Ok(());
         }
+        let size = self.geometry.size;
         for number in 0..self.geometry.regions {
-            let region = self.region(RegionId(number));
-            if region.damaged.load(Ordering::Acquire) {
-                continue;
+            for from in (0..size).step_by(POPULATED as usize) {
+                if pause() {
+                    return Ok(());
+                }
+                // Looked up for each piece: its files may be recreated meanwhile.
+                let region = self.region(RegionId(number));
+                if region.damaged.load(Ordering::Acquire) {
+                    break;
+                }
+                let piece = from..size.min(from + POPULATED);
+                region.allocate(&*self.disk, piece.end)?;
+                // Old kernels cannot populate ahead of time, and a file that is being recreated cannot be populated; the
+                // first writer does it then.
+                let _ = region.arena.populate(piece);
             }
-            if stop() {
-                return;
-            }
-            // Old kernels cannot populate ahead of time, and a file that is being recreated cannot be populated; the
-            // first writer does it then.
-            let _ = region.arena.populate();
         }
+        Ok(())
     }
 
     /// Does one step of background reclaiming; true if there is more to do.
@@ -145,7 +159,7 @@ impl Data {
             return Ok(self.grant(lanes[0], want));
         }
         // The cleaner's region of this user may have space left.
-        Ok(self.grant_from(Lane::Cleaner(owner), want))
+        Ok(self.grant_from(Lane::Cleaner(owner), want).filter(|grant| self.allocate(grant)))
     }
 
     fn has_space(&self, owner: Uid) -> bool {
@@ -154,17 +168,32 @@ impl Data {
         space.choose(lane).is_some()
     }
 
-    /// Grants space from a lane's region, or from a clean free one that replaces it. Stops filling a region whose
-    /// device cannot allocate the bytes: touching them would kill the process.
+    /// Grants space from a lane's region, or from a clean free one that replaces it. The bytes are allocated: touching
+    /// others would kill the process. `None` if memory is short. Stops filling a region whose device cannot allocate.
     pub(super) fn grant(&self, lane: Lane, want: Want) -> Option<Grant> {
         loop {
             let grant = self.grant_unchecked(lane, want)?;
-            if self.disk.is_volatile() || grant.bytes.populate().is_ok() {
+            if self.allocate(&grant) {
                 return Some(grant);
             }
+            if self.disk.is_volatile() {
+                return None;
+            }
+        }
+    }
+
+    /// Allocates the bytes of a grant. If that fails, notes why, or stops filling the region if its device cannot.
+    fn allocate(&self, grant: &Grant) -> bool {
+        if self.disk.is_volatile() {
+            let allocated = grant.region.allocate(&*self.disk, grant.bytes.end());
+            return allocated.map_err(|error| *lock(&self.shortage) = Some(error)).is_ok();
+        }
+        let populated = grant.bytes.populate().is_ok();
+        if !populated {
             grant.region.damaged.store(true, Ordering::Release);
             lock(&self.space).seal_where(|_, id| id == grant.region.id);
         }
+        populated
     }
 
     fn grant_unchecked(&self, lane: Lane, want: Want) -> Option<Grant> {

@@ -115,6 +115,7 @@ impl Data {
             before,
             rings: Rings::default(),
             objects: Objects::default(),
+            shortage: Mutex::default(),
         };
         let mut recovery = data.replay(&found, start)?;
         recovery.records += data.adopt_rings(notes, &found)?;
@@ -263,14 +264,15 @@ fn find(
     id: RegionId,
     start: Start,
 ) -> Result<Found> {
-    let Opened { region, generation, uid, fault } = Region::open(disk, geometry, incarnation, id)?;
+    let Opened { region, generation, uid, fault, unused } = Region::open(disk, geometry, incarnation, id)?;
     // It is unknown which clients have it mapped.
     region.lent.store(start != Start::Fresh, Ordering::Release);
     let region = Arc::new(region);
     let (records, parts) = (Vec::new(), Vec::new());
     let unreadable = Vec::new();
     let mut found = Found { region, uid, records, parts, used_slots: 0, torn: 0, fault, unreadable };
-    for slot in 0..geometry.slots {
+    let slots = if unused { 0 } else { geometry.slots };
+    for slot in 0..slots {
         match found.region.record(slot) {
             Slot::Empty => continue,
             Slot::Record(record) | Slot::Part(record)

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,8 @@ pub struct Geometry {
 /// Largest number of regions of a store, and largest size of one.
 const MOST_REGIONS: u32 = 1 << 20;
 const LARGEST: u32 = 1 << 30;
+/// Memory of a region is allocated in steps of this size.
+const STEP: u32 = 32 << 20;
 /// Bytes read at once to compute a checksum.
 const PIECE: u64 = 256 << 10;
 
@@ -41,6 +43,12 @@ impl Geometry {
     /// Bytes of a region's journal: a header, the records, and a second header.
     pub(crate) fn log_len(&self) -> u64 {
         (u64::from(self.slots) + 2) * forebay_shm::SLOT as u64
+    }
+
+    /// The parts of a journal that hold its headers.
+    fn headers(&self) -> [std::ops::Range<u64>; 2] {
+        let (slot, len) = (forebay_shm::SLOT as u64, self.log_len());
+        [0..slot, len - slot..len]
     }
 
     /// The journal slot of the header with this sequence number.
@@ -66,6 +74,8 @@ pub(super) struct Opened {
     pub(super) uid: Option<Uid>,
     /// Why its bytes cannot be read, if so.
     pub(super) fault: Option<String>,
+    /// Its journal has only headers: nothing was ever granted in it.
+    pub(super) unused: bool,
 }
 
 /// One region. [`Space`](super::space::Space) keeps its state.
@@ -91,6 +101,8 @@ pub(super) struct Region {
     headers: Mutex<Headers>,
     /// Holds bytes with a wrong checksum: kept unchanged, never cleaned.
     pub(super) damaged: AtomicBool,
+    /// The bytes before this position, and the journal if there are any, are allocated. Others must not be touched.
+    allocated: Mutex<u32>,
     /// Whether clients may have its pages mapped writable through a grant.
     pub(super) lent: AtomicBool,
 }
@@ -114,12 +126,12 @@ impl Region {
         uid: Option<Uid>,
     ) -> Result<Region> {
         // The journal is created first: a crash in between must not leave old records over new zeros.
-        let log_file = disk.create(&log_name(id), geometry.log_len())?;
+        let log_file = disk.create_in_part(&log_name(id), geometry.log_len(), &geometry.headers())?;
         // Clients may keep the old file mapped as long as they run. They have no grants in it any more and do not touch
         // it, but its memory must be freed.
         disk.vacate(&data_name(id))?;
-        let data_file = disk.create(&data_name(id), u64::from(geometry.size))?;
-        let log = map_log(&log_file, geometry, id)?;
+        let data_file = disk.create_in_part(&data_name(id), u64::from(geometry.size), &[])?;
+        let log = map_log(disk, &log_file, geometry, id)?;
         let arena =
             Arena::new(&data_file, geometry.size, generation).map_err(|error| unmapped(id, &error))?;
         let device = !disk.is_volatile();
@@ -146,7 +158,9 @@ impl Region {
         if !disk.is_volatile() {
             check_log(&log_file, geometry, id)?;
         }
-        let log = map_log(&log_file, geometry, id)?;
+        let log = map_log(disk, &log_file, geometry, id)?;
+        let used = allocated_bytes(&log_file).map_err(|error| unmapped(id, &error))? >= geometry.log_len();
+        let unused = disk.is_volatile() && !used;
         let header = match Header::newest(log.read(0), log.read(geometry.slots + 1)) {
             Ok(header) => Some(header),
             Err(HeaderFault::Damaged) => None,
@@ -165,17 +179,17 @@ impl Region {
         };
         let no_header = header.is_none().then(|| "both headers of its journal are damaged".to_owned());
         let fault = lost.or(no_header);
-        let empty = || (1..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]);
+        let empty = || unused || (1..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]);
         if fault.is_some() && empty() {
             // A process died while creating the region. Without any record nothing can be lost.
             let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
-            return Ok(Opened { region, generation: Some(1), uid: None, fault: None });
+            return Ok(Opened { region, generation: Some(1), uid: None, fault: None, unused: true });
         }
         let sequence = header.map_or(0, |header| header.sequence);
         let device = !disk.is_volatile();
         let region =
             Region::new(geometry, incarnation, id, device, arena, log, data_file, log_file, sequence);
-        Ok(Opened { region, generation, uid: header.and_then(|header| header.uid), fault })
+        Ok(Opened { region, generation, uid: header.and_then(|header| header.uid), fault, unused })
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one region, each of a type of its own")]
@@ -190,6 +204,7 @@ impl Region {
         log_file: File,
         sequence: u64,
     ) -> Region {
+        let whole = device || allocated_bytes(&data_file).is_ok_and(|bytes| bytes >= geometry.size.into());
         Region {
             id,
             arena,
@@ -207,8 +222,24 @@ impl Region {
             flush_failed: AtomicBool::new(false),
             headers: Mutex::new(Headers { sequence, flushed: false }),
             damaged: AtomicBool::new(false),
+            allocated: Mutex::new(if whole { geometry.size } else { 0 }),
             lent: AtomicBool::new(false),
         }
+    }
+
+    /// Allocates the journal, and the bytes before `end` at least.
+    pub(super) fn allocate(&self, disk: &dyn Disk, end: u32) -> Result<()> {
+        let mut allocated = super::lock(&self.allocated);
+        if end <= *allocated {
+            return Ok(());
+        }
+        if *allocated == 0 {
+            disk.allocate(&log_name(self.id), &self.log_file, 0..self.geometry.log_len())?;
+        }
+        let to = end.next_multiple_of(STEP).min(self.geometry.size);
+        disk.allocate(&data_name(self.id), &self.data_file, u64::from(*allocated)..u64::from(to))?;
+        *allocated = to;
+        Ok(())
     }
 
     /// Records the owner of the region in its current generation.
@@ -408,9 +439,16 @@ fn check_log(file: &File, geometry: Geometry, id: RegionId) -> Result<()> {
     })
 }
 
-fn map_log(file: &File, geometry: Geometry, id: RegionId) -> Result<Slots> {
-    Slots::new(file, geometry.slots + 2)
-        .map_err(|error| unusable(format!("cannot map the journal of region {id}: {error}")))
+fn allocated_bytes(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.blocks() * 512)
+}
+
+fn map_log(disk: &dyn Disk, file: &File, geometry: Geometry, id: RegionId) -> Result<Slots> {
+    let slots = match disk.is_volatile() {
+        true => Slots::in_memory(file, geometry.slots + 2),
+        false => Slots::new(file, geometry.slots + 2),
+    };
+    slots.map_err(|error| unusable(format!("cannot map the journal of region {id}: {error}")))
 }
 
 fn check_owner(header: &Header, geometry: Geometry, incarnation: Incarnation, id: RegionId) -> Result<()> {
