@@ -97,6 +97,11 @@ impl DirectIo {
         self.route.came(now);
     }
 
+    /// The bytes that have arrived so far.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
     /// Counts bytes that were written directly.
     pub(crate) fn passed(&self, bytes: u64) {
         self.direct.fetch_add(bytes, Ordering::Relaxed);

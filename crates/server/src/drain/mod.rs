@@ -15,6 +15,7 @@
 
 mod alpha;
 mod arbiter_rpc;
+mod arrivals;
 mod direct_writers;
 mod failures;
 mod gauge;

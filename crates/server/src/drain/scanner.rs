@@ -2,8 +2,9 @@
 //! some time ago.
 
 use super::DrainEngine;
+use super::arrivals::Arrivals;
 use super::queue::Phase;
-use super::trigger::{View, Want, want};
+use super::trigger::{HIGH, View, Want, want};
 use crate::backing::Backing;
 use crate::service::Service;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
@@ -69,6 +70,7 @@ pub(super) fn scanner(service: &Arc<Service>) {
     let (Some(engine), Some(backing)) = (&service.drain, &service.backing) else { return };
     let stopping = service.life.stopping();
     let (mut rest, mut polled) = (POLL, Instant::now());
+    let mut arrivals = Arrivals::default();
     while !*stopping.borrow() {
         std::thread::sleep(rest);
         let begin = Instant::now();
@@ -79,7 +81,7 @@ pub(super) fn scanner(service: &Arc<Service>) {
         });
         engine.continue_walks(service, backing);
         engine.choose_changed(service, backing);
-        engine.apply_trigger(service);
+        engine.apply_trigger(service, &mut arrivals);
         engine.retry(begin);
         engine.resume_closed(service, backing);
         if !service.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
@@ -183,7 +185,7 @@ impl DrainEngine {
     }
 
     /// Queues what the trigger selects.
-    fn apply_trigger(&self, service: &Service) {
+    fn apply_trigger(&self, service: &Service, arrivals: &mut Arrivals) {
         let data = service.store.data();
         let usage = data.usage();
         let (idle, wants_files) = {
@@ -193,7 +195,9 @@ impl DrainEngine {
         let waiting = usize::try_from(self.waiting_writers.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let now = data.now();
         let burst = service.writers.route.burst(now);
-        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, now };
+        let room = usage.capacity / 100 * HIGH.saturating_sub(u64::from(self.settings.threshold));
+        let filling = arrivals.is_burst(now, service.direct.arrived(), room);
+        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, filling, now };
         match want(&self.settings, view) {
             Want::Nothing => {}
             _ if !wants_files => {}

@@ -4,8 +4,9 @@ use super::settings::Draining;
 use crate::writers::Burst;
 use forebay_model::Stamp;
 
-/// Outside the configured hours, the buffer is drained only above this fill level, in per cent.
-const HIGH: u64 = 80;
+/// Outside the configured hours, and while programs write a burst, the buffer is drained only above this fill level, in
+/// per cent.
+pub(super) const HIGH: u64 = 80;
 
 /// The state that the decision depends on.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub(super) struct View {
     /// Whether nothing is being drained.
     pub(super) idle: bool,
     pub(super) burst: Burst,
+    /// Whether programs fill the buffer so fast that the drain would take processors from them.
+    pub(super) filling: bool,
     pub(super) now: Stamp,
 }
 
@@ -42,8 +45,11 @@ pub(super) fn want(settings: &Draining, view: View) -> Want {
         Burst::Over if view.live > 0 => return Want::Before(view.now),
         Burst::Over | Burst::Any => {}
     }
-    let within = settings.may_drain(view.now);
-    let mark = if within { u64::from(settings.threshold) } else { HIGH.max(u64::from(settings.threshold)) };
+    let (within, threshold) = (settings.may_drain(view.now), u64::from(settings.threshold));
+    if view.filling && view.live <= per_cent(HIGH.max(threshold)) {
+        return Want::Nothing;
+    }
+    let mark = if within { threshold } else { HIGH.max(threshold) };
     if view.live > per_cent(mark) {
         return Want::Bytes(view.live - per_cent(mark));
     }
@@ -76,7 +82,8 @@ mod tests {
             (over, 100, 0, Want::Before(second(noon))),
             (over, 0, 0, Want::Nothing),
         ] {
-            let view = View { capacity: 1000, live, waiting, idle: true, burst, now: second(noon) };
+            let view =
+                View { capacity: 1000, live, waiting, idle: true, burst, filling: false, now: second(noon) };
             assert_eq!(want(&settings, view), wanted, "{burst:?} {live} {waiting}");
         }
         for (settings, live, waiting, wanted) in [
@@ -92,8 +99,34 @@ mod tests {
             (&night, 900, 0, Want::Bytes(100)),
             (&night, 700, 1, Want::Bytes(500)),
         ] {
-            let view = View { capacity: 1000, live, waiting, idle: true, burst: any, now: second(noon) };
+            let view = View {
+                capacity: 1000,
+                live,
+                waiting,
+                idle: true,
+                burst: any,
+                filling: false,
+                now: second(noon),
+            };
             assert_eq!(want(settings, view), wanted, "{settings:?} {live} {waiting}");
+        }
+        // While programs write a burst, the drain leaves them the processors as long as there is room.
+        for (live, waiting, wanted) in [
+            (100, 0, Want::Nothing),
+            (800, 0, Want::Nothing),
+            (801, 0, Want::Bytes(601)),
+            (100, 1, Want::Bytes(250)),
+        ] {
+            let view = View {
+                capacity: 1000,
+                live,
+                waiting,
+                idle: true,
+                burst: any,
+                filling: true,
+                now: second(noon),
+            };
+            assert_eq!(want(&settings, view), wanted, "{live} {waiting}");
         }
     }
 }
