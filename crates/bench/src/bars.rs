@@ -1,5 +1,7 @@
 //! The target ratios, and the references of each figure.
 
+use crate::crowd::Part;
+use crate::deployments::{DEPLOYMENTS, Deployment};
 use crate::plan::{Crew, Fio, How, KIB, MIB, Party, Socket, Style, Work};
 use crate::results::{Line, Results};
 
@@ -57,7 +59,31 @@ pub(crate) fn bars() -> Vec<Bar> {
         (Work::Read(MIB), tcp(Style::Async(4)), stream, 0.85),
         (large, Mount, PassThrough, 0.9),
     ];
-    rows.map(|(work, party, against, least)| Bar { work, party, against, least }).into()
+    let bars = rows.map(|(work, party, against, least)| Bar { work, party, against, least });
+    bars.into_iter().chain(DEPLOYMENTS.into_iter().flat_map(bars_of)).collect()
+}
+
+/// The target ratios of a deployment, for one process.
+fn bars_of(deployment: Deployment) -> impl Iterator<Item = Bar> {
+    let (large, small) = match deployment {
+        Deployment::RunAtOnce => (1.8, 1.0),
+        _ => (2.5, 1.5),
+    };
+    let rows = [
+        (Part::Large, large),
+        (Part::Small, small),
+        (Part::Create, 0.5),
+        (Part::Stat, 1.0),
+        (Part::Unlink, 0.5),
+        (Part::WriteFiles, 0.4),
+        (Part::ReadFiles, 0.4),
+    ];
+    rows.into_iter().map(move |(part, least)| Bar {
+        work: Work::Crowd { part, processes: 1 },
+        party: Party::Deployed(deployment),
+        against: Party::Tmpfs,
+        least,
+    })
 }
 
 /// The denominator of a ratio.
@@ -73,6 +99,7 @@ pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
     let party = |word, party| (word, Reference::Party(party));
     let socket = match line.party {
         Party::Forebay(socket, _) => socket,
+        Party::Deployed(_) => return vec![party("tmpfs", Party::Tmpfs), party("disk", Party::Disk)],
         Party::Servers(_) => return vec![party("one server", Party::Servers(1))],
         Party::Library | Party::Mount => {
             return vec![

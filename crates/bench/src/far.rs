@@ -7,9 +7,11 @@ use forebay_model::Bytes;
 use forebay_server::{Config, Medium, Running, Server};
 use forebay_store::Store;
 use std::fmt;
+use std::fs::Permissions;
 use std::io::{Read, Write, stdin, stdout};
 use std::net::TcpListener;
 use std::num::ParseIntError;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::str::FromStr;
@@ -22,6 +24,9 @@ pub(crate) const WORD: &str = "bench-far";
 const CAPACITY: Bytes = Bytes::mib(3072);
 /// For each of several servers, where only names are measured.
 const SMALL: Bytes = Bytes::mib(128);
+/// For a server before a directory, and for each of several servers, where bytes are measured.
+const BEFORE: Bytes = Bytes::mib(2048);
+const SEVERAL: Bytes = Bytes::mib(512);
 /// For the benchmark that writes more than the buffer holds.
 pub(crate) const LITTLE: Bytes = Bytes::mib(64);
 
@@ -37,6 +42,10 @@ pub enum Far {
     Servers(u16),
     /// One server with little memory, and a directory as its back end.
     Little,
+    /// One server before a directory.
+    Before,
+    /// Four servers.
+    Several,
 }
 
 impl fmt::Display for Far {
@@ -44,6 +53,8 @@ impl fmt::Display for Far {
         match self {
             Far::Servers(count) => write!(f, "{count}"),
             Far::Little => f.write_str("little"),
+            Far::Before => f.write_str("before"),
+            Far::Several => f.write_str("several"),
         }
     }
 }
@@ -52,7 +63,12 @@ impl FromStr for Far {
     type Err = ParseIntError;
 
     fn from_str(word: &str) -> Result<Far, ParseIntError> {
-        if word == "little" { Ok(Far::Little) } else { word.parse().map(Far::Servers) }
+        Ok(match word {
+            "little" => Far::Little,
+            "before" => Far::Before,
+            "several" => Far::Several,
+            _ => Far::Servers(word.parse()?),
+        })
     }
 }
 
@@ -61,10 +77,15 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
     let dir = tempfile::tempdir_in(disk)?;
     let behind = dir.path().join("behind");
     std::fs::create_dir(&behind)?;
+    // Another user reaches the socket; the stores and the key are private.
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o711))?;
+    let backend = || Some(format!("dir:{}", behind.display()));
     let (servers, capacity, backend) = match far {
         Far::Servers(1) => (1, CAPACITY, None),
         Far::Servers(count) => (count, SMALL, None),
-        Far::Little => (1, LITTLE, Some(format!("dir:{}", behind.display()))),
+        Far::Little => (1, LITTLE, backend()),
+        Far::Before => (1, BEFORE, backend()),
+        Far::Several => (4, SEVERAL, None),
     };
     let config = Config {
         capacity,

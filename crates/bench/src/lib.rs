@@ -15,6 +15,8 @@
 //! cluster   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one file each
 //! beyond    more data than the buffer holds
+//! deployments  the same work in every deployment, by one process and by several
+//! crowd     the processes of that work
 //! results   collected figures, medians
 //! bars      the target ratios
 //! report    the results as text and as JSON
@@ -33,6 +35,8 @@ mod bars;
 mod beyond;
 mod client_io;
 mod cluster;
+mod crowd;
+mod deployments;
 mod far;
 mod files;
 mod names;
@@ -47,6 +51,7 @@ mod results;
 mod steps;
 mod writers;
 
+pub use crowd::Crowd;
 pub use far::{Far, serve as serve_far};
 pub use page::page;
 pub use places::serve as serve_places;
@@ -54,6 +59,7 @@ pub use plan::{Plan, SECTIONS, Section};
 pub use report::Report;
 pub use steps::{Step, serve as serve_step};
 
+use crate::deployments::Deployments;
 use crate::near::Near;
 use crate::programs::Programs;
 use crate::results::Results;
@@ -70,6 +76,8 @@ pub fn measure(plan: &Plan) -> Outcome<Report> {
     let programs = if plan.has(Section::Programs) { Some(Programs::start(plan, &near)?) } else { None };
     let services = if plan.has(Section::Servers) { cluster::start(plan)? } else { Vec::new() };
     let little = if plan.has(Section::Beyond) { Some(Near::start(plan, Far::Little)?) } else { None };
+    let deployments =
+        if plan.has(Section::Deployments) { Some(Deployments::start(plan, &near)?) } else { None };
     let mut results = Results::default();
     for round in 0..=plan.rounds {
         // The first round warms up caches, page tables and untouched regions.
@@ -94,6 +102,9 @@ pub fn measure(plan: &Plan) -> Outcome<Report> {
         cluster::run(&services, plan.names, &mut results)?;
         if let Some(little) = &little {
             beyond::run(plan, little, &mut results)?;
+        }
+        if let Some(deployments) = &deployments {
+            deployments.run(plan, &near, &mut results)?;
         }
         if round == 0 {
             results = Results::default();

@@ -30,6 +30,7 @@ pub fn page(report: &Report, before: Option<&Report>) -> String {
          The server served after {:.2} s, with all its regions allocated and touched.</p>",
         report.rounds, report.set_up_seconds
     );
+    worst(&mut out, report);
     bars(&mut out, report);
     if let Some(before) = before {
         changes(&mut out, report, before);
@@ -41,6 +42,20 @@ pub fn page(report: &Report, before: Option<&Report>) -> String {
     }
     out.push_str("</html>\n");
     out
+}
+
+fn worst(out: &mut String, report: &Report) {
+    if report.worst.is_empty() {
+        return;
+    }
+    out.push_str("<h2>The worst deployment at each work</h2><table><tr><th>work<th>deployment<th>median<th>ratios of medians");
+    for figure in &report.worst {
+        let ratios = figure.ratios.iter().map(|(word, ratio)| format!("{ratio:.2} × {word}"));
+        let ratios = ratios.collect::<Vec<_>>().join(", ");
+        let Figure { work, party, median, unit, .. } = figure;
+        let _ = write!(out, "<tr><td>{work}<td>{party}<td>{median:.0} {unit}<td>{ratios}");
+    }
+    out.push_str("</table>");
 }
 
 fn bars(out: &mut String, report: &Report) {

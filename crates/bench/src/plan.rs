@@ -1,5 +1,7 @@
 //! The plan of a benchmark: sections, rounds and sizes.
 
+use crate::crowd::Part;
+use crate::deployments::Deployment;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,16 +21,19 @@ pub enum Section {
     Servers,
     /// More data than the buffer holds.
     Beyond,
+    /// Every deployment.
+    Deployments,
 }
 
 /// All sections, with their names.
-pub const SECTIONS: [(&str, Section); 6] = [
+pub const SECTIONS: [(&str, Section); 7] = [
     ("data", Section::Data),
     ("names", Section::Names),
     ("writers", Section::Writers),
     ("programs", Section::Programs),
     ("servers", Section::Servers),
     ("beyond", Section::Beyond),
+    ("deployments", Section::Deployments),
 ];
 
 impl FromStr for Section {
@@ -139,6 +144,8 @@ pub(crate) enum Party {
     Forebay(Socket, Style),
     /// The given number of servers in one process, with many requests in flight.
     Servers(u16),
+    /// Forebay in a deployment, by an unmodified program with the preload library.
+    Deployed(Deployment),
     /// A raw socket that never waits for the peer.
     Stream(Socket),
     /// A raw socket that waits for the peer after every chunk.
@@ -180,6 +187,11 @@ pub(crate) enum Work {
     Beyond,
     /// The same, until all of it is on the back end.
     Drained,
+    /// A part of the work that every deployment does, by the given number of processes.
+    Crowd {
+        part: Part,
+        processes: usize,
+    },
 }
 
 /// Parameters of fio.
@@ -228,6 +240,8 @@ impl Work {
         match self {
             Work::Write(_) | Work::Read(_) | Work::Fio(_) | Work::OneFile(_) | Work::FileEach(_) => "MB/s",
             Work::Beyond | Work::Drained => "MB/s",
+            Work::Crowd { part: Part::Large | Part::Small, .. } => "MB/s",
+            Work::Crowd { part: Part::WriteFiles | Part::ReadFiles, .. } => "files/s",
             Work::Small(_) => "files/s",
             _ => "op/s",
         }
@@ -257,6 +271,7 @@ impl fmt::Display for Party {
         match self {
             Party::Forebay(socket, style) => write!(f, "forebay {socket}, {style}"),
             Party::Servers(count) => write!(f, "forebay unix, servers: {count}"),
+            Party::Deployed(deployment) => write!(f, "forebay, {deployment}"),
             Party::Stream(socket) => write!(f, "bare {socket} stream"),
             Party::Turns(socket) => write!(f, "bare {socket} request/ack"),
             Party::Library => f.write_str("forebay, preload library"),
@@ -286,6 +301,8 @@ impl fmt::Display for Work {
             Work::FileEach(writers) => write!(f, "{writers} writers of one file each"),
             Work::Beyond => f.write_str("write four times the capacity"),
             Work::Drained => f.write_str("write four times the capacity until it is behind"),
+            Work::Crowd { part, processes: 1 } => write!(f, "{part}, one process"),
+            Work::Crowd { part, processes } => write!(f, "{part}, {processes} processes"),
         }
     }
 }

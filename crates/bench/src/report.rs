@@ -1,7 +1,7 @@
 //! The results of a run as text and as JSON, compared with an earlier run.
 
 use crate::bars::{Reference, Verdict, bars, ratio, references};
-use crate::plan::Plan;
+use crate::plan::{Party, Plan};
 use crate::results::{Line, Results};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub struct Report {
     /// Time until the server was ready, with all regions allocated and touched.
     pub(crate) set_up_seconds: f64,
     pub(crate) figures: Vec<Figure>,
+    /// Of each work that every deployment does, the deployment that is slowest.
+    pub(crate) worst: Vec<Figure>,
     pub(crate) bars: Vec<Judged>,
 }
 
@@ -73,6 +75,7 @@ impl Report {
                 .flat_map(|work| results.lines(work))
                 .map(|line| figure(results, line))
                 .collect(),
+            worst: worst(results),
             bars: judged(results),
         }
     }
@@ -132,6 +135,14 @@ fn figure(results: &Results, line: &Line) -> Figure {
     }
 }
 
+fn worst(results: &Results) -> Vec<Figure> {
+    let slowest = |work| {
+        let deployed = results.lines(work).filter(|line| matches!(line.party, Party::Deployed(_)));
+        deployed.min_by(|one, other| one.median().total_cmp(&other.median()))
+    };
+    results.works().into_iter().filter_map(slowest).map(|line| figure(results, line)).collect()
+}
+
 /// The target ratios whose parties were measured, with their ratios of medians and of the best rounds.
 fn judged(results: &Results) -> Vec<Judged> {
     let judge = |bar: crate::bars::Bar| {
@@ -181,6 +192,17 @@ impl fmt::Display for Report {
                 writeln!(f)?;
             }
         }
+        if !self.worst.is_empty() {
+            writeln!(f, "\nthe worst deployment at each work (median), ratios of medians")?;
+        }
+        for figure in &self.worst {
+            write!(f, "  {:<42} {:<36}", figure.work, figure.party)?;
+            write!(f, " {:>8.0} {:<7}", figure.median, figure.unit)?;
+            for (word, ratio) in &figure.ratios {
+                write!(f, "  {ratio:>5.2} × {word}")?;
+            }
+            writeln!(f)?;
+        }
         writeln!(f)?;
         for judged in &self.bars {
             let Judged { work, party, against, bar, ratio, ratio_of_best, verdict } = judged;
@@ -196,6 +218,8 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crowd::Part;
+    use crate::deployments::Deployment;
     use crate::plan::{MIB, Party, Size, Socket, Style, Work};
 
     fn report(tcp: u64) -> Report {
@@ -222,5 +246,29 @@ mod tests {
         assert_eq!(kept.bars[0].verdict, Verdict::Met);
         assert_eq!(now.bars[0].verdict, Verdict::Missed);
         assert!(now.text(Some(&kept)).contains("1.00 → 0.50 × stream"));
+    }
+
+    #[test]
+    fn worst_deployment_of_each_work_is_reported() {
+        let mut results = Results::default();
+        let (create, stat) = (Part::Create, Part::Stat);
+        for (part, party, millis) in [
+            (create, Party::Tmpfs, 10),
+            (create, Party::Deployed(Deployment::Alone), 20),
+            (create, Party::Deployed(Deployment::Before), 100),
+            (stat, Party::Tmpfs, 10),
+            (stat, Party::Deployed(Deployment::Alone), 40),
+            (stat, Party::Deployed(Deployment::Before), 5),
+        ] {
+            results.done(Work::Crowd { part, processes: 1 }, party, 100, Duration::from_millis(millis));
+        }
+        let plan = Plan::new(true, Vec::new(), "/".into(), |_| {});
+        let report = Report::of(&plan, &results, Duration::from_secs(1));
+        let worst: Vec<_> =
+            report.worst.iter().map(|figure| (figure.work.as_str(), figure.party.as_str())).collect();
+        let (before, alone) = ("forebay, service before a directory", "forebay, service");
+        assert_eq!(worst, [("create, one process", before), ("stat, one process", alone)]);
+        assert!((report.worst[0].ratios["tmpfs"] - 0.1).abs() < 1e-9);
+        assert!(report.to_string().contains("the worst deployment at each work"));
     }
 }

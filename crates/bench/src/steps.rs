@@ -4,6 +4,7 @@
 //! report that they are ready, wait for a line, and print the duration of the work that follows.
 
 use crate::Outcome;
+use crate::crowd::Crowd;
 use crate::near;
 use crate::plan::{Crew, Fio, How, Party, Size, Work};
 use crate::results::{Results, timed};
@@ -39,6 +40,10 @@ pub enum Step {
         /// Bytes of each.
         bytes: usize,
     },
+    /// Leads a crowd.
+    Crowd(Crowd),
+    /// A process of a crowd.
+    Member(Crowd),
 }
 
 /// The command-line argument that starts such a program.
@@ -54,6 +59,8 @@ impl Step {
             Step::Small { dir, count, bytes } => {
                 vec!["small".into(), dir.display().to_string(), count.to_string(), bytes.to_string()]
             }
+            Step::Crowd(crowd) => crowd.words("crowd", &crowd.dir),
+            Step::Member(crowd) => crowd.words("member", &crowd.dir),
         }
     }
 
@@ -71,7 +78,7 @@ impl Step {
     }
 }
 
-const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
 /// A started program that waits for its line.
 struct Started {
@@ -142,13 +149,15 @@ pub fn serve(step: &Step) -> Outcome {
         Step::Copy { chunk, count } => copy(*chunk, *count)?,
         Step::Names { dir, count } => make_names(dir, *count)?,
         Step::Small { dir, count, bytes } => make_files(dir, *count, *bytes)?,
+        Step::Crowd(crowd) => return crowd.lead(),
+        Step::Member(crowd) => return crowd.follow(),
     };
     let words: Vec<String> = took.iter().map(|took| took.as_nanos().to_string()).collect();
     Ok(writeln!(stdout(), "{}", words.join(" "))?)
 }
 
 /// Reports that the preparation is done, and waits for a line.
-fn wait() -> Outcome {
+pub(crate) fn wait() -> Outcome {
     let mut out = stdout();
     writeln!(out, "{READY}")?;
     out.flush()?;
@@ -170,7 +179,7 @@ fn copy(chunk: usize, count: usize) -> Outcome<Vec<Duration>> {
 
 fn make_names(dir: &Path, count: usize) -> Outcome<Vec<Duration>> {
     std::fs::create_dir(dir)?;
-    let paths = paths(dir, count);
+    let paths = paths(dir, "f", count);
     wait()?;
     let (made, create) = timed(|| paths.iter().try_for_each(|path| File::create_new(path).map(drop)));
     let (asked, stat) = timed(|| paths.iter().try_for_each(|path| path.metadata().map(drop)));
@@ -182,7 +191,7 @@ fn make_names(dir: &Path, count: usize) -> Outcome<Vec<Duration>> {
 
 fn make_files(dir: &Path, count: usize, bytes: usize) -> Outcome<Vec<Duration>> {
     std::fs::create_dir(dir)?;
-    let (paths, content) = (paths(dir, count), vec![near::BYTE; bytes]);
+    let (paths, content) = (paths(dir, "f", count), vec![near::BYTE; bytes]);
     wait()?;
     let make = |path: &PathBuf| File::create_new(path).and_then(|mut file| file.write_all(&content));
     let (made, took) = timed(|| paths.iter().try_for_each(make));
@@ -197,6 +206,6 @@ fn make_files(dir: &Path, count: usize, bytes: usize) -> Outcome<Vec<Duration>> 
     Ok(vec![took])
 }
 
-fn paths(dir: &Path, count: usize) -> Vec<PathBuf> {
-    (0..count).map(|index| dir.join(format!("f{index}"))).collect()
+pub(crate) fn paths(dir: &Path, prefix: &str, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|index| dir.join(format!("{prefix}{index}"))).collect()
 }

@@ -3,14 +3,14 @@
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use clap::{Args, Subcommand};
-use forebay_bench::{Plan, Report, Section, Step};
+use forebay_bench::{Crowd, Plan, Report, Section, Step};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Io {
-    /// Sections to measure: data, names, writers, programs, servers, beyond; all if none is named
+    /// Sections to measure: data, names, writers, programs, servers, beyond, deployments; all if none is named
     #[arg(value_name = "SECTION")]
     sections: Vec<Section>,
     /// Use fewer rounds and fewer bytes
@@ -107,6 +107,27 @@ pub(crate) enum Steps {
     Copy { chunk: usize, count: usize },
     Names { dir: PathBuf, count: usize },
     Small { dir: PathBuf, count: usize, bytes: usize },
+    Crowd(CrowdArgs),
+    Member(CrowdArgs),
+}
+
+/// The work of a crowd of processes.
+#[derive(Args)]
+pub(crate) struct CrowdArgs {
+    dir: PathBuf,
+    processes: usize,
+    large: usize,
+    small: usize,
+    names: usize,
+    passes: usize,
+}
+
+impl CrowdArgs {
+    fn crowd(&self) -> Crowd {
+        let CrowdArgs { dir, processes, large, small, names, passes } = self;
+        let (processes, large, small) = (*processes, *large, *small);
+        Crowd { dir: dir.clone(), processes, large, small, names: *names, passes: *passes }
+    }
 }
 
 impl Steps {
@@ -117,6 +138,8 @@ impl Steps {
             Steps::Small { dir, count, bytes } => {
                 Step::Small { dir: dir.clone(), count: *count, bytes: *bytes }
             }
+            Steps::Crowd(crowd) => Step::Crowd(crowd.crowd()),
+            Steps::Member(crowd) => Step::Member(crowd.crowd()),
         };
         forebay_bench::serve_step(&step).map_err(failed)
     }

@@ -2,6 +2,8 @@
 
 use crate::support::World;
 use serde_json::Value;
+use std::io::Write;
+use std::process::Stdio;
 
 #[test]
 fn results_are_saved_and_compared_with_the_previous_run() {
@@ -31,6 +33,22 @@ fn results_are_saved_and_compared_with_the_previous_run() {
     for part in ["Since the last run", "forebay unix, blocking", "create <small>op/s</small>"] {
         assert!(page.contains(part), "{part} is not in the page");
     }
+}
+
+#[test]
+fn crowd_of_two_processes_reports_every_part_and_leaves_nothing() {
+    let world = World::empty();
+    let dir = world.path("crowd");
+    let mut command = world.command(&["bench-step", "crowd"]);
+    command.arg(&dir).args(["2", "1", "4", "3", "2"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut crowd = command.spawn().expect("the binary runs");
+    crowd.stdin.take().expect("it is piped").write_all(b"go\n").expect("it reads");
+    let output = crowd.wait_with_output().expect("it ends");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let (ready, times) = text.split_once('\n').expect("two lines");
+    let times: Vec<u64> = times.split_whitespace().map(|word| word.parse().expect("nanoseconds")).collect();
+    assert!(output.status.success() && ready == "ready" && times.len() == 7, "{text}");
+    assert!(times.iter().all(|&time| time > 0) && !dir.exists(), "{times:?}");
 }
 
 #[test]
