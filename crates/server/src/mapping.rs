@@ -16,12 +16,7 @@ use crate::key;
 use crate::log_limit::about_peer;
 use crate::memory::claim;
 use crate::per_user::{PerUser, UserCounts, UserLimit};
-<<<<<<< HEAD
 use crate::service::Service;
-use crate::session::Session;
-=======
-use crate::service::{Caller, Service};
->>>>>>> ddf30c0 (Mapped files: what has no shared memory cannot be mapped for writing)
 use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::{Body, Data, Mapper, Piece};
 use forebay_wire::{Answer, FileMap, Reply, Token};

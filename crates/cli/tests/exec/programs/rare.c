@@ -142,8 +142,8 @@ static void mappings(int fd) {
     pwrite(fd, "f", 1, 6 * 4096);
     char *one = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 5 * 4096);
     /* Neither unmaps it: it can grow as before. */
-    DO(munmap(one + 1, 4096));
-    DO(mmap(one + 1, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED ? -1 : 0);
+    DO(munmap(one - 1, 4097));
+    DO(mmap(one - 1, 4097, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED ? -1 : 0);
     one = mremap(one, 4096, 8192, MREMAP_MAYMOVE);
     fprintf(out, "%c %c\n", one[0], one[4096]);
     munmap(one, 8192);
