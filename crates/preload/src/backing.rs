@@ -185,7 +185,8 @@ impl Header {
         &self.path[..(self.path_len as usize).min(PATH)]
     }
 
-    fn token(&self) -> Option<Token> {
+    /// The token of the user who opened it.
+    pub(crate) fn token(&self) -> Option<Token> {
         let bytes = self.token.get(..self.token_len as usize)?;
         postcard::from_bytes(bytes).ok()
     }

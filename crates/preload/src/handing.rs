@@ -62,22 +62,26 @@ fn each_file(mut visit: impl FnMut(&table::Held)) {
     });
 }
 
-/// Opens a file on new connections that is open on old ones.
+/// Opens a file on new connections that is open on old ones. It may have been handed on to the same user before, by a
+/// process that has closed it since: then it is handed on again.
 fn hand_on(open: &table::Held, old: &'static Threads, engine: &'static Engine) {
     let Some(token) = open.token_for(engine) else { return };
+    let needs_none = engine.is_brokered() || token.uid == engine.identity().uid;
+    let mut renewed = if needs_none { open.renew(engine) } else { Err(Errno(libc::EACCES)) };
     let mut handed = None;
-    if token.uid != engine.identity().uid && !engine.is_brokered() {
+    let first = open.token().filter(|first| !engine.is_brokered() && first.uid != engine.identity().uid);
+    if let (Err(_), Some(first)) = (&renewed, first) {
         let named = old.client().as_identity(engine.identity().clone());
-        let Ok(file) = old.wait_for(async move { named.by_id().reopen(token).await }) else { return };
+        let Ok(file) = old.wait_for(async move { named.by_id().reopen(first).await }) else { return };
         open.hand(&file.token());
         handed = Some(file);
+        renewed = open.renew(engine);
     }
-    let before = open.renew(engine);
     // Closes the file on the old connections; on failure it is closed when their session ends.
     if let Some(file) = handed {
         let _ = old.wait_for(file.close());
     }
-    if let Some(file) = before {
+    if let Ok(Some(file)) = renewed {
         file.let_go_of_memory();
         let _ = old.wait_for(async move { file.close_for_all().await });
     }

