@@ -55,9 +55,15 @@ fn help_explains_the_intercept_option() {
     let world = World::up();
     for command in ["run", "exec"] {
         let help = world.well(&[command, "--help"]);
-        for word in
-            ["--intercept <HOW>", "auto", "library", "dispatch", "raw system calls", "mount", "private mount"]
-        {
+        for word in [
+            "--intercept <HOW>",
+            "auto",
+            "library",
+            "dispatch",
+            "raw system calls",
+            "mount",
+            "no interception",
+        ] {
             assert!(help.to_lowercase().contains(&word.to_lowercase()), "expected {word:?} in {help}");
         }
         world

@@ -143,7 +143,15 @@ fn programs_of_a_run_leave_the_files_that_they_leave_on_a_local_disk() {
         };
         shell(Command::new("env"), &local, "plain");
         let mut run = Command::new("timeout");
-        run.args(["--signal=KILL", "250", env!("CARGO_BIN_EXE_forebay"), "run", "--capacity", "256MiB", "--pfs"]);
+        run.args([
+            "--signal=KILL",
+            "250",
+            env!("CARGO_BIN_EXE_forebay"),
+            "run",
+            "--capacity",
+            "256MiB",
+            "--pfs",
+        ]);
         run.arg(&target).arg("--");
         shell(run, Path::new("/fb/left"), "run");
         let mut compare = Command::new("diff");
