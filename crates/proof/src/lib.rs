@@ -16,7 +16,8 @@
 //! **Invariant**: everything goes through real sockets to a real process, and the tests know no more about the server
 //! than a client may. A failing test prints the seed that repeats it.
 //!
-//! **Deliberately absent**: tests of a single module (they are next to it), and assertions about wall-clock time.
+//! **Deliberately absent**: tests of a single module (they are next to it), and assertions about wall-clock
+//! time, except for the generous ones of `bounds`.
 
 #![forbid(unsafe_code)]
 
