@@ -4,9 +4,10 @@
 //! Further connections of an origin wait for its earlier ones only.
 //!
 //! The origin of a peer is its user if the kernel reports it, otherwise its TCP address, since the user is unknown
-//! before the handshake. A silent peer has a place but no handshake permit. When an address has filled its places, the
-//! peer that has been silent for longest is closed to make space for the next one. So silent connections from an
-//! address do not even block others from the same address.
+//! before the handshake. A peer has a handshake permit only while the server works on a message that has arrived in full,
+//! never while the server waits for the peer. When an address has filled its places, the oldest peer that has not
+//! authenticated is closed to make space for the next one. So unfinished handshakes from an address do not even block
+//! others from the same address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -59,8 +60,8 @@ struct Table {
 struct OriginState {
     count: usize,
     handshakes: Arc<Semaphore>,
-    /// Silent peers in the order of their arrival, each with the notification that closes it.
-    silent: BTreeMap<u64, Arc<Notify>>,
+    /// Peers in the order of their arrival, each with the notification that closes it.
+    peers: BTreeMap<u64, Arc<Notify>>,
 }
 
 /// A place for one peer.
@@ -114,15 +115,15 @@ impl AcceptLimiter {
         let new = || OriginState {
             count: 0,
             handshakes: Arc::new(Semaphore::new(self.each)),
-            silent: BTreeMap::new(),
+            peers: BTreeMap::new(),
         };
         let state = table.origins.entry(origin).or_insert_with(new);
         let full = match origin {
             Origin::User(_) => state.count >= self.max_per_user,
-            // The peer that has been silent for longest is notified and gives its place back a little later.
-            Origin::Address(_) if state.count >= self.max_per_address => match state.silent.pop_first() {
-                Some((_, longest)) => {
-                    longest.notify_one();
+            // The oldest peer is notified and gives its place back a little later.
+            Origin::Address(_) if state.count >= self.max_per_address => match state.peers.pop_first() {
+                Some((_, oldest)) => {
+                    oldest.notify_one();
                     false
                 }
                 None => true,
@@ -134,7 +135,7 @@ impl AcceptLimiter {
         }
         state.count += 1;
         let leave = Arc::new(Notify::new());
-        state.silent.insert(number, leave.clone());
+        state.peers.insert(number, leave.clone());
         Some(Place { accept_limiter: self.clone(), origin, number, leave, _place: permit })
     }
 
@@ -144,12 +145,11 @@ impl AcceptLimiter {
 }
 
 impl Place {
-    /// Waits for a handshake permit for this peer, which has sent something.
+    /// Waits for a handshake permit for this peer, whose message has arrived.
     pub(crate) async fn handshake_permit(&self) -> HandshakePermit {
         let own = {
-            let mut table = self.accept_limiter.table();
-            let state = table.origins.get_mut(&self.origin).expect("an origin with a place is in the table");
-            state.silent.remove(&self.number);
+            let table = self.accept_limiter.table();
+            let state = table.origins.get(&self.origin).expect("an origin with a place is in the table");
             state.handshakes.clone()
         };
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
@@ -163,7 +163,7 @@ impl Place {
         HandshakePermit { _own: own, _shared: shared }
     }
 
-    /// Waits until this peer must be closed, because it is silent and another peer of its origin needs the place.
+    /// Waits until this peer must be closed, because another peer of its origin needs the place.
     pub(crate) async fn must_leave(&self) {
         self.leave.notified().await;
     }
@@ -173,7 +173,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.accept_limiter.table();
         if let Some(state) = table.origins.get_mut(&self.origin) {
-            state.silent.remove(&self.number);
+            state.peers.remove(&self.number);
             state.count -= 1;
             if state.count == 0 {
                 table.origins.remove(&self.origin);
@@ -233,28 +233,24 @@ mod tests {
     }
 
     #[test]
-    fn silent_peers_of_an_address_are_closed_for_new_ones() {
+    fn oldest_peer_of_an_address_is_closed_for_a_new_one() {
         let accept_limiter = AcceptLimiter::new(8, 9, 3);
-        let silent: Vec<Place> = (0..3).map(|_| connect(&accept_limiter, "10.0.0.1").unwrap()).collect();
-        assert!(now(silent[0].must_leave()).is_none(), "a place is free");
-        let key_holder = connect(&accept_limiter, "10.0.0.1").unwrap();
-        assert!(now(silent[0].must_leave()).is_some() && now(silent[1].must_leave()).is_none());
-        let permit = now(key_holder.handshake_permit()).expect("silent peers hold no handshake permit");
-        drop((silent, permit, key_holder));
-        let talkers: Vec<Place> =
-            (0..3).map(|_| connect(&accept_limiter, "::ffff:10.0.0.1").unwrap()).collect();
+        let old: Vec<Place> = (0..3).map(|_| connect(&accept_limiter, "10.0.0.1").unwrap()).collect();
         let permits: Vec<HandshakePermit> =
-            talkers.iter().map_while(|place| now(place.handshake_permit())).collect();
+            old.iter().map_while(|place| now(place.handshake_permit())).collect();
         assert_eq!(permits.len(), 2, "a quarter of eight");
-        assert!(connect(&accept_limiter, "10.0.0.1").is_none(), "all of them are in their handshake");
+        assert!(now(old[0].must_leave()).is_none(), "a place is free");
+        let new: Vec<Place> = (0..2).map(|_| connect(&accept_limiter, "::ffff:10.0.0.1").unwrap()).collect();
+        let told: Vec<bool> = old.iter().chain(&new).map(|place| now(place.must_leave()).is_some()).collect();
+        assert_eq!(told, [true, true, false, false, false], "also those that are in their handshake");
         let elsewhere = connect(&accept_limiter, "10.0.0.2").unwrap();
         assert!(now(elsewhere.handshake_permit()).is_some());
-        drop((permits, talkers, elsewhere));
+        drop((permits, old, new, elsewhere));
         assert!(accept_limiter.table().origins.is_empty(), "no origin is left in the table");
         let network: Vec<Place> =
             (1..=3).map(|host| connect(&accept_limiter, &format!("fd00::{host}")).unwrap()).collect();
-        network.iter().for_each(|place| drop(now(place.handshake_permit())));
-        assert!(connect(&accept_limiter, "fd00::9").is_none(), "a network is one origin");
-        assert!(connect(&accept_limiter, "fd00:1::1").is_some());
+        assert!(connect(&accept_limiter, "fd00:1::1").is_some() && now(network[0].must_leave()).is_none());
+        assert!(connect(&accept_limiter, "fd00::9").is_some(), "the first leaves");
+        assert!(now(network[0].must_leave()).is_some(), "a network is one origin");
     }
 }

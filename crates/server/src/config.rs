@@ -193,7 +193,8 @@ pub struct Limits {
     pub waiting: usize,
     /// Requests on connections of one user, of the above.
     pub user_waiting: usize,
-    /// Maximum share of the buffer for one user's bytes, in per cent.
+    /// Maximum share of the buffer for one user's bytes, in per cent. The rest stays for all others together: where one
+    /// user's jobs are most of the work, raise it.
     pub user_space: u8,
     /// Maximum number of remembered jobs.
     pub jobs: usize,
@@ -291,7 +292,7 @@ impl Default for Limits {
             turns: 16,
             waiting: 4096,
             user_waiting: 1024,
-            user_space: 90,
+            user_space: 75,
             jobs: 16_384,
             log_lines: 20,
         }

@@ -51,25 +51,27 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let times = service.config.times;
     let mut stopping = service.life.stopping();
     let deadline = Instant::now() + times.handshake;
-    // A silent peer takes no handshake permit and no buffer memory.
+    let evicted = || {
+        about_peer!(
+            service.log,
+            "too many connections from one address that have not authenticated: closed the oldest"
+        );
+    };
+    // A peer whose first message has not arrived in full takes no handshake permit and no buffer memory.
     tokio::select! {
-        spoken = timeout_at(deadline, transport.readable()) => if !matches!(spoken, Ok(Ok(()))) {
+        spoken = timeout_at(deadline, transport.first_frame()) => if !matches!(spoken, Ok(Ok(()))) {
             return about_peer!(service.log, "closed the connection of a silent peer");
         },
-        () = place.must_leave() => {
-            return about_peer!(service.log, "too many silent connections from one address: closed the oldest");
-        }
+        () = place.must_leave() => return evicted(),
         () = stopped(&mut stopping) => return,
     }
     let (reading, writing) = transport.split();
     let (mut frame_reader, mut send_queue) =
         (FrameReader::new(reading), SendQueue::new(writing, times.answer));
-    let handshake = async {
-        let _permit = place.handshake_permit().await;
-        handshake::receive(&service, vouch, &mut frame_reader, &mut send_queue).await
-    };
+    let handshake = handshake::receive(&service, vouch, &place, &mut frame_reader, &mut send_queue);
     let met = tokio::select! {
         met = timeout_at(deadline, handshake) => met,
+        () = place.must_leave() => return evicted(),
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {

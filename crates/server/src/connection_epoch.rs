@@ -14,7 +14,8 @@ use crate::key::random;
 use crate::session::Owner;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::sync::Notify;
 
 /// The connections that can be abandoned: those with requests in progress or open.
 #[derive(Default)]
@@ -30,7 +31,8 @@ pub(crate) struct ConnectionEpoch {
     owner: Owner,
     connection_epochs: Arc<ConnectionEpochs>,
     state: Mutex<State>,
-    left: Condvar,
+    /// Notified when the last request of an abandoned connection has ended.
+    left: Notify,
 }
 
 #[derive(Default)]
@@ -50,7 +52,7 @@ impl ConnectionEpochs {
         let bytes: [u8; 32] = random()?;
         let [a, b, c, d, e, f, g, h, ..] = bytes;
         let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let (state, left) = (Mutex::default(), Condvar::new());
+        let (state, left) = (Mutex::default(), Notify::new());
         let connection_epoch =
             Arc::new(ConnectionEpoch { number, owner, connection_epochs: self.clone(), state, left });
         self.table().insert((owner, number), Arc::downgrade(&connection_epoch));
@@ -58,21 +60,21 @@ impl ConnectionEpochs {
     }
 
     /// Abandons a connection and waits for its requests in progress. An unknown connection has already ended.
-    pub(crate) fn close(&self, owner: Owner, number: u64) {
+    pub(crate) async fn close(&self, owner: Owner, number: u64) {
         let connection_epoch = self.table().get(&(owner, number)).and_then(Weak::upgrade);
         if let Some(connection_epoch) = connection_epoch {
-            connection_epoch.close();
+            connection_epoch.close().await;
         }
     }
 
-    /// Another server has a new connection: requests on an earlier one are abandoned.
-    pub(crate) fn renew(&self, server: ServerId, connection: &Arc<ConnectionEpoch>) {
-        let mut peer_clients = self.peer_clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let earlier =
-            peer_clients.insert(server, Arc::downgrade(connection)).and_then(|earlier| earlier.upgrade());
-        drop(peer_clients);
+    /// Another server has a new connection: requests on an earlier one are abandoned, and those in progress awaited.
+    pub(crate) async fn renew(&self, server: ServerId, connection: &Arc<ConnectionEpoch>) {
+        let earlier = {
+            let mut peer_clients = self.peer_clients.lock().unwrap_or_else(PoisonError::into_inner);
+            peer_clients.insert(server, Arc::downgrade(connection)).and_then(|earlier| earlier.upgrade())
+        };
         if let Some(earlier) = earlier.filter(|earlier| !Arc::ptr_eq(earlier, connection)) {
-            earlier.close();
+            earlier.close().await;
         }
     }
 
@@ -98,18 +100,23 @@ impl ConnectionEpoch {
         Ok(Pass(Arc::clone(self)))
     }
 
-    /// Abandons the connection and waits for its requests in progress.
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.closed = true;
-        while state.inside > 0 {
-            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+    /// Abandons the connection and waits for its requests in progress, without holding a thread: they may wait for a
+    /// back end that does not answer, and a client may abandon a connection any number of times.
+    async fn close(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.shut() == 0 {
+                return;
+            }
+            left.await;
         }
     }
 
-    /// Abandons the connection without waiting; requests in progress finish.
-    pub(crate) fn shut(&self) {
-        self.state().closed = true;
+    /// Abandons the connection without waiting; returns the number of requests in progress, which finish.
+    pub(crate) fn shut(&self) -> usize {
+        let mut state = self.state();
+        state.closed = true;
+        state.inside
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -123,7 +130,7 @@ impl Drop for Pass {
         state.inside -= 1;
         // Only `close` waits, and a needless wake-up costs a system call.
         if state.inside == 0 && state.closed {
-            self.0.left.notify_all();
+            self.0.left.notify_waiters();
         }
     }
 }
@@ -138,16 +145,18 @@ impl Drop for ConnectionEpoch {
 mod tests {
     use super::*;
     use forebay_model::Uid;
+    use std::future::Future;
+    use std::task::{Context, Waker};
 
-    #[test]
-    fn connection_is_abandoned_by_its_client_and_forgotten_after_its_last_request() {
+    #[tokio::test]
+    async fn connection_is_abandoned_by_its_client_and_forgotten_after_its_last_request() {
         let connection_epochs = Arc::new(ConnectionEpochs::default());
         let (alice, bob) = ((1, Uid(1)), (1, Uid(2)));
         let connection_epoch = connection_epochs.raise(alice).unwrap();
-        connection_epochs.close(bob, connection_epoch.number());
-        connection_epochs.close(alice, connection_epoch.number().wrapping_add(1));
+        connection_epochs.close(bob, connection_epoch.number()).await;
+        connection_epochs.close(alice, connection_epoch.number().wrapping_add(1)).await;
         assert!(connection_epoch.pass().is_ok());
-        connection_epochs.close(alice, connection_epoch.number());
+        connection_epochs.close(alice, connection_epoch.number()).await;
         assert!(connection_epoch.pass().is_err());
         let busy = connection_epoch.clone();
         drop(connection_epoch);
@@ -156,32 +165,37 @@ mod tests {
         assert!(connection_epochs.table().is_empty());
     }
 
-    #[test]
-    fn each_server_has_one_current_connection() {
+    #[tokio::test]
+    async fn each_server_has_one_current_connection() {
         let connection_epochs = Arc::new(ConnectionEpochs::default());
         let peer_clients: Vec<_> = (0..3).map(|_| connection_epochs.raise((1, Uid(0))).unwrap()).collect();
-        connection_epochs.renew(ServerId(1), &peer_clients[0]);
-        connection_epochs.renew(ServerId(2), &peer_clients[1]);
-        connection_epochs.renew(ServerId(1), &peer_clients[0]);
+        connection_epochs.renew(ServerId(1), &peer_clients[0]).await;
+        connection_epochs.renew(ServerId(2), &peer_clients[1]).await;
+        connection_epochs.renew(ServerId(1), &peer_clients[0]).await;
         assert!(peer_clients.iter().all(|connection| connection.pass().is_ok()));
-        connection_epochs.renew(ServerId(1), &peer_clients[2]);
+        connection_epochs.renew(ServerId(1), &peer_clients[2]).await;
         assert_eq!(
             peer_clients.iter().map(|connection| connection.pass().is_ok()).collect::<Vec<_>>(),
             [false, true, true]
         );
     }
 
-    #[test]
-    fn abandoning_waits_for_requests_in_progress() {
+    #[tokio::test]
+    async fn abandoning_waits_for_requests_in_progress() {
         let connection_epochs = Arc::new(ConnectionEpochs::default());
         let connection_epoch = connection_epochs.raise((1, Uid(1))).unwrap();
-        let pass = connection_epoch.pass().unwrap();
-        std::thread::scope(|scope| {
-            let closing = scope.spawn(|| connection_epochs.close((1, Uid(1)), connection_epoch.number()));
-            assert!(!closing.is_finished());
-            drop(pass);
-            closing.join().unwrap();
-        });
-        assert!(connection_epoch.pass().is_err());
+        let passes = (connection_epoch.pass().unwrap(), connection_epoch.pass().unwrap());
+        let close = || Box::pin(connection_epochs.close((1, Uid(1)), connection_epoch.number()));
+        let (mut one, mut other) = (close(), close());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(one.as_mut().poll(&mut context).is_pending());
+        assert!(connection_epoch.pass().is_err(), "it is abandoned while requests are in progress");
+        drop(passes.0);
+        assert!(
+            one.as_mut().poll(&mut context).is_pending() && other.as_mut().poll(&mut context).is_pending()
+        );
+        drop(passes.1);
+        one.await;
+        other.await;
     }
 }

@@ -256,14 +256,20 @@ fn answer_peer(
 ) -> Option<Finished> {
     let service = &connection.service;
     if let PeerRequest::Meet(meeting) = &peer_request {
-        let joined = service.greet_server(caller, meeting);
-        if joined.is_ok() {
-            connection.server = Some(meeting.server);
-            tokio::task::block_in_place(|| {
-                service.connection_epochs.renew(meeting.server, &caller.connection_epoch);
-            });
-        }
-        return Some((id, Some(joined.map(|joined| Reply::Peer(Box::new(PeerReply::Met(joined))))), None));
+        let joined = match service.greet_server(caller, meeting) {
+            Ok(joined) => joined,
+            Err(error) => return Some((id, Some(Err(error)), None)),
+        };
+        connection.server = Some(meeting.server);
+        *aside += 1;
+        let promise = Promise { id, answer: None, reserved: None, notify: notify.clone() };
+        let (service, server) = (service.clone(), meeting.server);
+        let connection_epoch = caller.connection_epoch.clone();
+        tokio::spawn(async move {
+            service.connection_epochs.renew(server, &connection_epoch).await;
+            promise.keep(Some(Ok(Reply::Peer(Box::new(PeerReply::Met(joined))))));
+        });
+        return None;
     }
     let Some(from) = connection.server else {
         let text = "this request is for servers only: the connection has not identified one";
@@ -348,6 +354,10 @@ async fn later(
         }
         // Give the turn back while waiting for a device: holding it would block requests that need no device.
         drop(turn);
+    }
+    if let Request::Abandon { connection } = &request {
+        service.connection_epochs.close(caller.session.owner(), *connection).await;
+        return Some(Ok(Reply::Done));
     }
     if let Request::SetPolicy { policy } = &request {
         return Some(service.set_policy(&caller, policy).await);

@@ -38,6 +38,8 @@ const BATCH: usize = 2 * CHUNK;
 pub(crate) struct FrameReader {
     reading: Reading,
     buffer: Vec<u8>,
+    /// Size of the buffer, unless a single body needs more: small until the peer has authenticated.
+    size: usize,
     start: usize,
     end: usize,
     sips: bool,
@@ -63,7 +65,16 @@ impl FrameReader {
     }
 
     pub(crate) fn new(reading: Reading) -> FrameReader {
-        FrameReader { reading, buffer: Vec::new(), start: 0, end: 0, sips: true, begun: None, sealed: None }
+        FrameReader {
+            reading,
+            buffer: Vec::new(),
+            size: SMALL_READ,
+            start: 0,
+            end: 0,
+            sips: true,
+            begun: None,
+            sealed: None,
+        }
     }
 
     /// Everything that follows is sealed.
@@ -73,6 +84,7 @@ impl FrameReader {
 
     /// The handshake is over: the rest is protected at the negotiated level.
     pub(crate) fn agree(&mut self, level: Security) {
+        self.size = BUFFER;
         if let Some(opener) = self.sealed.take().and_then(|sealed| sealed.opener.agreed(level)) {
             self.seal(opener);
         }
@@ -160,10 +172,10 @@ impl FrameReader {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        if self.start + len > self.buffer.len() {
+        if self.start + len > self.buffer.len() || self.buffer.len() < self.size {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.buffer.resize(len.max(BUFFER), 0);
+            self.buffer.resize(len.max(self.size), 0);
         }
         let limit = if self.sips { (self.start + len).max(self.end + SMALL_READ) } else { self.buffer.len() };
         let limit = limit.min(self.buffer.len());

@@ -1,5 +1,6 @@
 //! The handshake: authenticates a peer and negotiates the connection.
 
+use crate::accept_limiter::Place;
 use crate::framing::{FrameReader, SendQueue, gone, message};
 use crate::keys::now;
 use crate::people;
@@ -7,8 +8,8 @@ use crate::service::Service;
 use crate::transport::Vouch;
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{
-    Agreed, Answered, ConnectionKey, FrameKind, Greeting, Hello, KeyId, MAX_PAYLOAD, Opening, Proof, Roster,
-    Security, UserKey, Welcome, answer_opening, body,
+    Agreed, Answered, ConnectionKey, FrameKind, Greeting, Hello, KeyId, MAX_PAYLOAD, Opener, Opening, Proof,
+    Roster, Sealer, Security, UserKey, Welcome, answer_opening, body,
 };
 use std::net::IpAddr;
 
@@ -27,45 +28,63 @@ pub(crate) struct AuthenticatedPeer {
 pub(crate) async fn receive(
     service: &Service,
     vouch: Vouch,
+    place: &Place,
     frame_reader: &mut FrameReader,
     send_queue: &mut SendQueue,
 ) -> Result<AuthenticatedPeer> {
+    // Held until the message has been worked on. It has arrived, so nothing waits for the peer meanwhile.
+    let permit = place.handshake_permit().await;
     let first = message(frame_reader, FrameKind::Hello).await?;
-    match vouch {
+    let address = match vouch {
         Vouch::Kernel(identity) => {
-            Ok(AuthenticatedPeer { identity, key: None, hello: Hello::read(&first)?, level: Security::None })
+            let hello = Hello::read(&first)?;
+            return Ok(AuthenticatedPeer { identity, key: None, hello, level: Security::None });
         }
-        Vouch::Key(address) => {
-            challenge(service, address, &Opening::read(&first)?, frame_reader, send_queue).await
-        }
-    }
+        Vouch::Key(address) => address,
+    };
+    let challenge = challenge(service, address, &Opening::read(&first)?)?;
+    drop(permit);
+    prove(challenge, frame_reader, send_queue).await
 }
 
-/// Makes the peer prove that it holds the key it names, and negotiates session keys.
-async fn challenge(
-    service: &Service,
-    address: IpAddr,
-    opening: &Opening,
-    frame_reader: &mut FrameReader,
-    send_queue: &mut SendQueue,
-) -> Result<AuthenticatedPeer> {
+/// A challenge to a peer, and what the peer is once it has answered.
+struct Challenge {
+    noise: Vec<u8>,
+    sealer: Sealer,
+    opener: Opener,
+    user: Option<UserKey>,
+    peer: AuthenticatedPeer,
+}
+
+/// Negotiates session keys with a peer that seems to hold the key it names.
+fn challenge(service: &Service, address: IpAddr, opening: &Opening) -> Result<Challenge> {
     let user = service.user_key(opening.key)?;
     let own = &service.key;
     let secret = user.as_ref().map_or_else(|| own.key.clone(), |user| own.key.for_user(user));
     let least = service.config.transport.least(address);
     let key = ConnectionKey { id: opening.key, secret };
-    let Answered { hello, challenge, agreed } = answer_opening(opening, &key, least)?;
+    let Answered { hello, challenge: noise, agreed } = answer_opening(opening, &key, least)?;
     let Agreed { level, sealer, opener } = agreed;
-    send_queue.greet(&Greeting::Challenge { noise: challenge })?;
+    let identity = user.as_ref().map_or_else(|| own.identity.clone(), people::identity);
+    let peer = AuthenticatedPeer { identity, key: user.as_ref().map(|user| user.id), hello, level };
+    Ok(Challenge { noise, sealer, opener, user, peer })
+}
+
+/// Makes the peer prove that it holds the key it named.
+async fn prove(
+    Challenge { noise, sealer, opener, user, peer }: Challenge,
+    frame_reader: &mut FrameReader,
+    send_queue: &mut SendQueue,
+) -> Result<AuthenticatedPeer> {
+    send_queue.greet(&Greeting::Challenge { noise })?;
     send_queue.flush().await.map_err(|error| gone(&error))?;
     // The opening message can be replayed; only the client that created it has the session keys.
     send_queue.seal(sealer);
     frame_reader.seal(opener);
     let Proof {} = body(&message(frame_reader, FrameKind::Proof).await?)?;
     // Said only now, so that the client knows from whom it comes.
-    user.as_ref().map_or(Ok(()), |user| user.check(now()))?;
-    let identity = user.as_ref().map_or_else(|| own.identity.clone(), people::identity);
-    Ok(AuthenticatedPeer { identity, key: user.map(|user| user.id), hello, level })
+    user.map_or(Ok(()), |user| user.check(now()))?;
+    Ok(peer)
 }
 
 impl Service {

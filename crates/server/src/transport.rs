@@ -3,7 +3,7 @@
 use crate::config::TransportSettings;
 use crate::peer;
 use forebay_model::{Error, ErrorKind, Identity, Result};
-use forebay_wire::Security;
+use forebay_wire::{HEADER, Header, MAX_HANDSHAKE, Security};
 use rustix::net::RecvFlags;
 use std::fs::Permissions;
 use std::io;
@@ -51,11 +51,28 @@ pub(crate) enum Vouch {
 pub(crate) trait Transport: Send + Sync {
     fn vouch(&self) -> io::Result<Vouch>;
 
-    /// Waits until the peer has sent something or disconnected. Reads nothing.
-    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>>;
+    /// Waits until the peer has sent a whole frame, bytes that begin no frame, or has disconnected. Reads nothing.
+    fn first_frame(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>>;
 
     /// The two directions.
     fn split(self: Box<Self>) -> (Reading, Writing);
+}
+
+/// Waits for the first frame on a stream of either kind.
+macro_rules! first_frame {
+    ($stream:expr) => {
+        async move {
+            loop {
+                let ready = $stream.ready(Interest::READABLE).await?;
+                match $stream.try_io(Interest::READABLE, || peek($stream)) {
+                    // Nothing follows what has arrived: reading it tells why the peer is refused.
+                    _ if ready.is_read_closed() => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return done,
+                }
+            }
+        }
+    };
 }
 
 impl Transport for TcpStream {
@@ -64,8 +81,8 @@ impl Transport for TcpStream {
         Ok(Vouch::Key(self.peer_addr()?.ip()))
     }
 
-    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
-        Box::pin(self.async_io(Interest::READABLE, move || peek(self)))
+    fn first_frame(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(first_frame!(self))
     }
 
     fn split(self: Box<Self>) -> (Reading, Writing) {
@@ -80,8 +97,8 @@ impl Transport for UnixStream {
         peer::identity(self.as_fd(), cred.uid(), cred.gid()).map(Vouch::Kernel)
     }
 
-    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
-        Box::pin(self.async_io(Interest::READABLE, move || peek(self)))
+    fn first_frame(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(first_frame!(self))
     }
 
     fn split(self: Box<Self>) -> (Reading, Writing) {
@@ -90,10 +107,23 @@ impl Transport for UnixStream {
     }
 }
 
-/// Checks whether bytes have arrived or the peer has disconnected; the bytes stay in the socket.
+/// Checks whether a whole frame or anything else has arrived, or the peer has disconnected; the bytes stay in the socket,
+/// which has space for any frame of the handshake.
 fn peek(socket: impl AsFd) -> io::Result<()> {
-    rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
-    Ok(())
+    let mut head = [0; HEADER];
+    let (count, _) = rustix::net::recv(&socket, &mut head, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    let is_whole = match count {
+        0 => true,
+        HEADER => match Header::decode(&head) {
+            Ok(header) if header.body <= MAX_HANDSHAKE => {
+                rustix::io::ioctl_fionread(&socket)? >= HEADER as u64 + u64::from(header.body)
+            }
+            // Refused as soon as the header is read.
+            Ok(_) | Err(_) => true,
+        },
+        _ => false,
+    };
+    if is_whole { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
 /// A listening socket.

@@ -36,11 +36,12 @@ pub(crate) struct Brought {
 }
 
 impl Service {
-    /// Stages the bytes of a file of this authority that are in the back end, on all its holders.
+    /// Stages the bytes of a file of this authority that are in the back end, on all its holders. The caller holds a
+    /// permit of `waiting`: a second one could wait for others that wait for a second one, too.
     pub(crate) async fn fetch(self: &Arc<Service>, file: FileId, span: Span, turn: u64) -> Result<Brought> {
-        let Some(backing) = &self.backing else { return Ok(Brought::default()) };
-        let _place =
-            backing.waiting.acquire().await.map_err(|_| forebay_model::Error::from(ErrorKind::Busy))?;
+        if self.backing.is_none() {
+            return Ok(Brought::default());
+        }
         tokio::task::block_in_place(|| self.refresh(file))?;
         let Some(place) = self.backing_place(file)? else { return Ok(Brought::default()) };
         let Some(layout) = self.homes.shared_layout(file)? else {

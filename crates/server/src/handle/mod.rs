@@ -34,7 +34,7 @@ use forebay_wire::{DrainCall, Reply, Request};
 pub(crate) enum Class {
     /// At once and without a turn, so that heartbeats and diagnosis work on a busy server.
     Urgent,
-    /// Without a turn, but it waits for other servers.
+    /// Without a turn, but it waits for other servers, or for requests in progress.
     WaitsForPeers,
     /// In its turn.
     Usual,
@@ -62,13 +62,13 @@ pub(crate) fn class(request: &Request, has_backing: bool) -> Class {
         | Request::Number { .. }
         | Request::Exchange(_)
         | Request::Drain(DrainCall::Look { .. })
-        | Request::SetRoute { .. }
-        | Request::Abandon { .. } => Class::Urgent,
+        | Request::SetRoute { .. } => Class::Urgent,
         Request::SetPolicy { .. }
         | Request::ReplaceServer { .. }
         | Request::Losses
         | Request::Repair { .. }
-        | Request::Keys(_) => Class::WaitsForPeers,
+        | Request::Keys(_)
+        | Request::Abandon { .. } => Class::WaitsForPeers,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll | Request::Seek { .. } => Class::Slow,
         Request::Ring { .. }
@@ -159,13 +159,6 @@ impl Service {
             Request::Number { row } => Ok(Reply::Number(self.rows.next(caller.who.uid, row))),
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref exchange) => self.receive_table(caller, exchange.clone()),
-            Request::Abandon { connection } => {
-                // Requests of that connection may wait for another server.
-                tokio::task::block_in_place(|| {
-                    self.connection_epochs.close(caller.session.owner(), connection);
-                });
-                Ok(Reply::Done)
-            }
             Request::Drain(ref call) => self.drain(caller, call),
             Request::SetRoute { ref mode } => {
                 caller.demand("change the routing mode of this service")?;
@@ -184,6 +177,7 @@ impl Service {
             | Request::MapFile { .. }
             | Request::Queue
             | Request::Keys(_)
+            | Request::Abandon { .. }
             | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this request belongs on control connections").into())
             }

@@ -4,7 +4,7 @@
 //! refused, which shows that the test can fail; and with the limit.
 
 use crate::drain::until;
-use crate::raw::{ALICE, BOB, Raw, World, name, refused};
+use crate::raw::{ALICE, BOB, Raw, World, hello, name, refused};
 use crate::route::put;
 use forebay_backend::{Faulty, Memory};
 use forebay_model::{Access, Bytes, Error, ErrorKind, FileId};
@@ -12,7 +12,6 @@ use forebay_server::{Config, Draining, Mode, Routing};
 use forebay_testkit::{is_root, skip};
 use forebay_wire::{At, Call, Channel, FileMap, FrameKind, IfExists, Reply, Request, frame};
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -363,6 +362,40 @@ fn buffered_files_are_served_while_the_back_end_is_blocked() {
     }
 }
 
+/// A second connection of the same client abandons the first, while a request of the first holds up the back end.
+#[test]
+fn abandoning_a_connection_holds_no_thread_while_it_waits() {
+    // More than the threads of the server's runtime.
+    const ABANDONING: usize = 600;
+    let (world, stall) = stalling("find", |_| {});
+    let connect = |client| {
+        let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+        let welcome = raw.greet(&hello(Channel::Control, client), None).unwrap();
+        (raw, welcome.connection)
+    };
+    let mut bob = world.control();
+    stall.close(1);
+    let (mut stalled, connection) = connect(5);
+    stalled.send(make(0), &[]);
+    stall.wait_for(1);
+    let mut abandoning: Vec<Raw> = (0..ABANDONING)
+        .map(|_| {
+            let (mut raw, _) = connect(5);
+            raw.send(Request::Abandon { connection }, &[]);
+            raw
+        })
+        .collect();
+    for number in 1..9 {
+        assert!(bob.call(make(number)).is_ok(), "another client is served");
+    }
+    stall.open();
+    assert!(stalled.receive().unwrap().1.is_ok());
+    for raw in &mut abandoning {
+        assert_eq!(raw.receive().unwrap().1, Ok(Reply::Done));
+    }
+    refused(stalled.call(make(9)), ErrorKind::Unreachable);
+}
+
 #[test]
 fn one_user_cannot_take_all_syncs() {
     let (world, stall) = stalling("sync", |config| {
@@ -386,62 +419,6 @@ fn one_user_cannot_take_all_syncs() {
     stall.open();
     for _ in tokens {
         assert_eq!(mallory.receive().unwrap().1, Ok(Reply::Done));
-    }
-}
-
-#[test]
-fn silent_connections_of_one_address_do_not_block_key_holders() {
-    let world = World::with(|config| {
-        (config.limits.handshakes, config.limits.address_handshakes) = (8, 16);
-        // No connection is closed for being slow.
-        config.times.handshake = Duration::from_secs(3600);
-    });
-    let key = world.key();
-    // More than the limit on handshakes, and more than the limit of one address.
-    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(world.tcp()).unwrap()).collect();
-    for client in 0..10 {
-        let (mut raw, _) = Raw::tcp(world.tcp(), Channel::Control, &key).expect("connected");
-        assert_eq!(raw.call(Request::Ping), Ok(Reply::Done), "key holder {client}");
-    }
-    drop(silent);
-}
-
-/// How many descriptors of this process lead to the server's end of this connection.
-fn descriptors_of(client: &TcpStream) -> usize {
-    let (own, peer) = (client.local_addr().unwrap().port(), client.peer_addr().unwrap().port());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let is_end = |line: &&str| {
-        let mut words = line.split_whitespace().skip(1);
-        let mut port =
-            || words.next().and_then(|word| word.rsplit_once(':')).map(|(_, port)| port.to_owned());
-        (port(), port()) == (Some(format!("{peer:04X}")), Some(format!("{own:04X}")))
-    };
-    let line = table.lines().find(is_end).expect("the connection is there");
-    let socket = format!("socket:[{}]", line.split_whitespace().nth(9).expect("the number of the socket"));
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        // Other tests close theirs meanwhile.
-        std::fs::read_link(entry.ok()?.path()).ok()
-    });
-    descriptors.filter(|target| target.to_str() == Some(&socket)).count()
-}
-
-#[test]
-fn strangers_over_tcp_cost_one_descriptor_each() {
-    let world = World::with(|config| config.times.handshake = Duration::from_secs(3600));
-    let strangers: Vec<TcpStream> = (0..8)
-        .map(|_| {
-            let mut stranger = TcpStream::connect(world.tcp()).unwrap();
-            // Half of a header.
-            stranger.write_all(b"forebay").unwrap();
-            stranger
-        })
-        .collect();
-    until("they are accepted", || strangers.iter().all(|stranger| descriptors_of(stranger) > 0));
-    // Who comes after them is served.
-    let (mut raw, _) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).expect("let in");
-    assert_eq!(raw.call(Request::Ping), Ok(Reply::Done));
-    for stranger in &strangers {
-        assert_eq!(descriptors_of(stranger), 1);
     }
 }
 

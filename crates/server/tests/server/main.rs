@@ -8,6 +8,7 @@ mod drain;
 mod drain_several;
 mod files;
 mod half;
+mod handshakes;
 mod hostile;
 mod keys;
 mod last;

@@ -2,7 +2,7 @@
 
 use crate::drain::{before, clean, drain, path, report};
 use crate::drain_several::{fleet, layout, read, write};
-use crate::raw::{Raw, name, pattern, refused};
+use crate::raw::{Raw, World, name, pattern, refused};
 use crate::union::open;
 use forebay_backend::{Backend, Fault, Faulty, Memory};
 use forebay_model::{Access, ErrorKind, FileId, Gid, Span, Striping, Uid};
@@ -64,6 +64,16 @@ fn cached_data_is_read_without_the_back_end_until_it_changes() {
     assert_eq!(data.read(token, 0, 7).unwrap(), b"changed");
     let gone = Request::Drain(DrainCall::Fetch { file: FileId(u64::MAX), offset: 0, len: 1, turn: 0 });
     assert!(control.call(gone).is_err());
+}
+
+#[test]
+fn fetch_needs_one_place_before_the_back_end() {
+    let memory = Memory::default();
+    memory.put(&path("f"), (Uid(0), Gid(0)), 0o644, &pattern(1, LEN));
+    let world = World::before_with(Arc::new(memory), |config| config.limits.backend_places = 1);
+    let mut control = world.control();
+    let token = open(&mut control, "f", Access::READ).unwrap();
+    assert_eq!(fetch(&mut control, token.file, 0, MAX_FETCH).0, LEN as u64);
 }
 
 #[test]
