@@ -1,10 +1,13 @@
 //! Users' keys: which are granted and revoked, and which connections use them.
 //!
-//! Each server keeps a list of all keys in a file. A change is written to the file before it takes effect, and sent to
-//! all other servers. Servers compare their lists when they join, so that a server that was away learns what it missed.
-//! Lists are only merged: a key that was revoked on any server stays revoked.
+//! Each server keeps a list of all keys in a file, and sends every change to all other servers. A grant takes effect when
+//! it is written, a revocation before that: a disk that is full must not keep a key alive. Servers compare their lists
+//! when they join, so that a server that was away learns what it missed. Lists are only merged: a key that was revoked on
+//! any server stays revoked.
 //!
 //! A key that is not in the list grants no access, even if its holder can compute it.
+//!
+//! **Locks**: `changes`, then `live`, then `table`. Every handshake takes `table`; the file is written under `changes` only.
 
 use crate::connection_epoch::ConnectionEpoch;
 use crate::session::{Owner, Sessions};
@@ -28,10 +31,18 @@ const LONGEST: u64 = 1 << 20;
 /// All users' keys, and the connections that use them.
 pub(crate) struct Keys {
     path: PathBuf,
+    /// Held while the table changes and the file is written.
+    changes: Mutex<Changes>,
     table: Mutex<BTreeMap<KeyId, UserKey>>,
     live: Mutex<HashMap<u64, Live>>,
     /// Whether another server has sent its keys since this one started.
     compared: AtomicBool,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// The file does not have everything that is in the table.
+    unsaved: bool,
 }
 
 /// A connection that authenticated with a user's key.
@@ -59,8 +70,8 @@ impl Keys {
     /// Reads the list, if it exists. `owner` is the user of this server.
     pub(crate) fn open(path: PathBuf, owner: Uid) -> Result<Keys> {
         let table = load(&path, owner).map_err(|error| error.within(format_args!("{}", path.display())))?;
-        let (live, compared) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Keys { path, table: Mutex::new(table), live, compared })
+        let (changes, live, compared) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Ok(Keys { path, changes, table: Mutex::new(table), live, compared })
     }
 
     /// The key of this id, if it is valid now.
@@ -89,9 +100,8 @@ impl Keys {
             let text = "no key is made for root: use the service's own key, or its socket";
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
-        let mut table = self.lock();
-        let mut next = table.clone();
-        let now = now();
+        let mut changes = self.lock_changes();
+        let (mut next, now) = (self.lock().clone(), now());
         next.retain(|_, key| key.expires.is_none_or(|end| now < end));
         if next.len() >= MAX_KEYS {
             let text =
@@ -99,41 +109,59 @@ impl Keys {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         next.insert(key.id, key);
-        self.replace(&mut table, next)
+        self.save(&mut changes, &next)?;
+        *self.lock() = next;
+        Ok(())
     }
 
-    /// Revokes a key; it is invalid when this returns. The caller must then close its connections with [`Keys::end`].
+    /// Revokes a key in memory; it is invalid when this returns. The caller must then close its connections with
+    /// [`Keys::end`], and write the list with [`Keys::write`].
     pub(crate) fn revoke(&self, id: KeyId) -> Result<UserKey> {
+        let mut changes = self.lock_changes();
         let mut table = self.lock();
-        let mut next = table.clone();
-        let Some(key) = next.get_mut(&id) else {
+        let Some(key) = table.get_mut(&id) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no key {id}")));
         };
         key.revoked.get_or_insert(now());
-        let key = key.clone();
-        self.replace(&mut table, next)?;
-        Ok(key)
+        changes.unsaved = true;
+        Ok(key.clone())
     }
 
-    /// Merges the keys of another server.
+    /// Merges the keys of another server in memory. What was revoked there is invalid when this returns, even if it
+    /// fails. The caller must then close connections with [`Keys::end`], and write the list with [`Keys::write`].
     pub(crate) fn merge(&self, others: &[UserKey]) -> Result<()> {
+        let mut changes = self.lock_changes();
         let mut table = self.lock();
-        let mut next = table.clone();
-        let now = now();
+        let (mut next, now) = (table.clone(), now());
         next.retain(|_, key| key.expires.is_none_or(|end| now < end));
+        let mut left_out = false;
         for other in others.iter().filter(|key| key.expires.is_none_or(|end| now < end)) {
-            let known = next.remove(&other.id).unwrap_or_else(|| other.clone());
-            next.insert(other.id, known.merged(other));
+            match next.remove(&other.id) {
+                Some(known) => drop(next.insert(other.id, known.merged(other))),
+                None if next.len() < MAX_KEYS => drop(next.insert(other.id, other.clone())),
+                None => left_out = true,
+            }
         }
-        if next.len() > MAX_KEYS {
+        if next != *table {
+            *table = next;
+            changes.unsaved = true;
+        }
+        if left_out {
             let text = format!("the servers together have more than {MAX_KEYS} keys");
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        if next != *table {
-            self.replace(&mut table, next)?;
-        }
         self.compared.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Writes what the file does not have yet. Blocks.
+    pub(crate) fn write(&self) -> Result<()> {
+        let mut changes = self.lock_changes();
+        if !changes.unsaved {
+            return Ok(());
+        }
+        let table = self.lock().clone();
+        self.save(&mut changes, &table)
     }
 
     /// Whether another server has sent its keys since this one started.
@@ -160,9 +188,16 @@ impl Keys {
 
     /// Merges the keys of another server and closes connections whose keys were revoked there. Blocks.
     pub(crate) fn join(&self, keys: &[UserKey], sessions: &Sessions) -> Result<()> {
-        self.merge(keys)?;
+        self.merge_and_end(keys, sessions)?;
+        self.write()
+    }
+
+    /// The same in memory only.
+    pub(crate) fn merge_and_end(&self, keys: &[UserKey], sessions: &Sessions) -> Result<()> {
+        let merged = self.merge(keys);
+        // Also of a merge that was incomplete.
         self.end_spent(sessions);
-        Ok(())
+        merged
     }
 
     /// Closes connections whose keys are no longer valid. Blocks.
@@ -181,7 +216,7 @@ impl Keys {
         let mut owners = Vec::new();
         for live in live.values_mut().filter(|live| !live.ended && spent(&live.id)) {
             live.ended = true;
-            live.connection_epoch.shut();
+            let _ = live.connection_epoch.shut();
             // Fails if the peer has disconnected already, which is fine.
             let _ = rustix::net::shutdown(&live.socket, Shutdown::Both);
             owners.push(live.owner);
@@ -191,13 +226,19 @@ impl Keys {
         owners.len()
     }
 
-    fn replace(&self, table: &mut BTreeMap<KeyId, UserKey>, next: BTreeMap<KeyId, UserKey>) -> Result<()> {
-        save(&self.path, &next).map_err(|error| {
+    /// Writes a list. A list that may have been written in part, or not durably, is written again.
+    fn save(&self, changes: &mut Changes, list: &BTreeMap<KeyId, UserKey>) -> Result<()> {
+        changes.unsaved = true;
+        save(&self.path, list).map_err(|error| {
             let text = format!("cannot write the list of keys {}: {error}", self.path.display());
             Error::new(ErrorKind::Io, text)
         })?;
-        *table = next;
+        changes.unsaved = false;
         Ok(())
+    }
+
+    fn lock_changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<KeyId, UserKey>> {
@@ -323,6 +364,7 @@ mod tests {
         assert_eq!(open().all(), keys.all());
         assert_eq!(open().find(KeyId([1; 16])).unwrap().uid, Uid(7));
         keys.revoke(KeyId([1; 16])).unwrap();
+        keys.write().unwrap();
         for keys in [&keys, &open()] {
             let error = keys.find(KeyId([1; 16])).unwrap_err();
             assert!(

@@ -429,7 +429,7 @@ async fn accept(
     accept_limiters: AcceptLimiters,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
-    let mut stopping = service.life.stopping();
+    let (mut stopping, mut failures) = (service.life.stopping(), ErrorLimit::default());
     loop {
         let next = async {
             let permit = accept_limiters.all.permit().await;
@@ -442,7 +442,9 @@ async fn accept(
         let transport = match accepted {
             Ok(transport) => transport,
             Err(error) => {
-                tracing::warn!(%error, "could not accept a connection");
+                if let Some(held_back) = failures.allows(Instant::now()) {
+                    tracing::warn!(%error, held_back, "could not accept a connection");
+                }
                 sleep(AFTER_FAILURE).await;
                 continue;
             }
@@ -495,11 +497,16 @@ async fn sweep_direct(service: Arc<Service>) {
     }
 }
 
-/// Closes connections whose keys have expired.
+/// Closes connections whose keys have expired, and writes the list of keys if that has failed before.
 async fn end_expired(service: Arc<Service>) {
-    let mut stopping = service.life.stopping();
+    let (mut stopping, mut failures) = (service.life.stopping(), ErrorLimit::default());
     while rested(&mut stopping, Duration::from_millis(500)).await {
         tokio::task::block_in_place(|| service.keys.end_spent(&service.sessions));
+        if let Err(error) = tokio::task::block_in_place(|| service.keys.write())
+            && let Some(held_back) = failures.allows(Instant::now())
+        {
+            tracing::warn!(%error, held_back, "a restart would bring revoked keys back");
+        }
     }
 }
 

@@ -28,6 +28,16 @@ impl Service {
                 tracing::info!(uid = %caller.who.uid, key = %id, user = %key.user, "revoked a key");
                 tokio::task::block_in_place(|| self.keys.end_spent(&self.sessions));
                 let missing = self.spread_keys().await;
+                tokio::task::block_in_place(|| self.keys.write()).map_err(|error| {
+                    let unreached: String =
+                        missing.iter().map(|server| format!("; server {server} did not answer")).collect();
+                    let text = format!(
+                        "key {id} is revoked and its connections are closed, but a restart of server {} would bring it \
+                         back: {error}: free space there; the server then writes the list by itself{unreached}",
+                        self.config.server
+                    );
+                    Error::new(error.kind(), text)
+                })?;
                 Ok(KeyReply::Revoked { key, missing })
             }
         }
@@ -77,7 +87,7 @@ impl Service {
         for (server, call) in calls {
             match call.await {
                 Ok(Ok(PeerReply::Keys { keys })) => {
-                    if tokio::task::block_in_place(|| self.keys.join(&keys, &self.sessions)).is_err() {
+                    if tokio::task::block_in_place(|| self.keys.merge_and_end(&keys, &self.sessions)).is_err() {
                         missing.push(server);
                     }
                 }

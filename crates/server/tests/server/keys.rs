@@ -1,6 +1,7 @@
 //! User keys: which user they authenticate, their permissions, and their expiry.
 
 use crate::cluster::Fleet;
+use crate::drain::until;
 use crate::raw::{ALICE, BOB, Raw, World, hello, person, refused};
 use forebay_model::{Error, ErrorKind, FileId, Gid, Identity, ServerId, Uid};
 use forebay_testkit::address;
@@ -20,7 +21,7 @@ fn key_call(raw: &mut Raw, call: KeyCall) -> Result<KeyReply, Error> {
     }
 }
 
-fn grant(raw: &mut Raw, uid: u32, expires: Option<u64>) -> (UserKey, ConnectionKey) {
+pub(crate) fn grant(raw: &mut Raw, uid: u32, expires: Option<u64>) -> (UserKey, ConnectionKey) {
     match key_call(raw, KeyCall::Grant { user: uid.to_string(), expires }) {
         Ok(KeyReply::Granted { key, secret, .. }) => {
             let connection = ConnectionKey { id: key.id, secret: Key::new(secret) };
@@ -37,7 +38,11 @@ fn revoke(raw: &mut Raw, id: KeyId) -> Vec<ServerId> {
     }
 }
 
-fn connect(address: SocketAddr, channel: Channel, key: &ConnectionKey) -> Result<(Raw, Welcome), Error> {
+pub(crate) fn connect(
+    address: SocketAddr,
+    channel: Channel,
+    key: &ConnectionKey,
+) -> Result<(Raw, Welcome), Error> {
     let mut raw = Raw::bare(TcpStream::connect(address).expect("TCP connection"));
     let welcome = raw.prove(&hello(channel, 3), key, Security::Encrypt)?;
     Ok((raw, welcome))
@@ -144,6 +149,33 @@ fn revoked_key_ends_live_sessions() {
     };
     let states: Vec<bool> = listed.iter().map(|listed| listed.revoked.is_some()).collect();
     assert_eq!(states, listed.iter().map(|listed| listed.id == key.id).collect::<Vec<_>>());
+}
+
+#[test]
+fn revocation_holds_while_the_list_of_keys_cannot_be_written() {
+    let mut world = World::new();
+    let mut control = world.control();
+    let (_, key) = grant(&mut control, ALICE, None);
+    let (mut raw, _) = connect(world.tcp(), Channel::Control, &key).expect("connected");
+    // A directory is where the server writes the next list.
+    let mut obstacle = world.config.keys_path().into_os_string();
+    obstacle.push(".new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let error = key_call(&mut control, KeyCall::Revoke { id: key.id }).expect_err("the list is not written");
+    let text = error.to_string();
+    assert!(error.kind() == ErrorKind::Io && text.contains("revoked") && text.contains("restart"), "{text}");
+    assert!(raw.is_closed(), "its connections are closed");
+    assert_eq!(refusal(world.tcp(), &key).kind(), ErrorKind::Unauthenticated);
+    refused(key_call(&mut control, KeyCall::Grant { user: BOB.to_string(), expires: None }), ErrorKind::Io);
+    std::fs::remove_dir(&obstacle).unwrap();
+    let list = world.config.keys_path();
+    until("the server writes the list by itself", || {
+        let text = std::fs::read_to_string(&list).unwrap();
+        text.lines().any(|line| line.starts_with(&key.id.to_string()) && line.split(' ').nth(5) != Some("-"))
+    });
+    drop(control);
+    world.restart();
+    assert_eq!(refusal(world.tcp(), &key).kind(), ErrorKind::Unauthenticated);
 }
 
 #[test]
