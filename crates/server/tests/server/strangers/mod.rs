@@ -10,7 +10,9 @@ use crate::raw::{ALICE, BOB, Raw, World, person};
 use forebay_backend::{Fault, Faulty, Memory};
 use forebay_model::{ErrorKind, Gid, Identity, Uid};
 use forebay_server::{Config, Draining};
-use forebay_wire::{Answer, At, Call, Channel, DrainCall, FrameKind, Reply, Request, Token, frame};
+use forebay_wire::{
+    Answer, At, Call, Channel, ConnectionKey, DrainCall, FrameKind, Reply, Request, Token, frame,
+};
 use rules::{May, may, requests, rule};
 use scene::{Guard, ROOT, Scene, connect};
 use std::sync::Arc;
@@ -78,9 +80,24 @@ fn worlds() -> [(World, bool); 2] {
     worlds
 }
 
+/// How a stranger connects: as the user whom the kernel reports, and with a user's key over TCP.
+fn ways(world: &World) -> [Option<ConnectionKey>; 2] {
+    [None, Some(crate::keys::grant(&mut world.control(), BOB, None).1)]
+}
+
+fn stranger(world: &World, key: Option<&ConnectionKey>, channel: Channel) -> Raw {
+    match key {
+        None => connect(world, BOB, channel, 66).0,
+        Some(key) => crate::keys::connect(world.tcp(), channel, key).expect("connected").0,
+    }
+}
+
 /// The errors that a stranger may get.
-fn stranger_kinds(request: &Request, has_backend: bool) -> Vec<ErrorKind> {
+fn stranger_kinds(request: &Request, has_backend: bool, remote: bool) -> Vec<ErrorKind> {
     let mut kinds = NO.to_vec();
+    if remote && matches!(request, Request::MapFile { .. }) {
+        kinds.push(ErrorKind::Unsupported);
+    }
     if may(request) == May::Memory || matches!(request, Request::Drain(_)) && !has_backend {
         kinds.push(ErrorKind::Unsupported);
     }
@@ -95,12 +112,15 @@ fn requests_about_files_of_other_users_are_refused() {
     for (world, has_backend) in worlds() {
         let mut scene = Scene::new(&world, ALICE, Guard::Directory, 0);
         let before = scene.snapshot(&world);
-        for request in requests(&scene) {
-            let shown = format!("{request:?} (back end: {has_backend})");
-            let (mut stranger, _) = connect(&world, BOB, channel(&request), 66);
+        let ways = ways(&world);
+        let all = ways.iter().flat_map(|key| requests(&scene).into_iter().map(move |request| (key, request)));
+        for (key, request) in all.collect::<Vec<_>>() {
+            let remote = key.is_some();
+            let shown = format!("{request:?} (back end: {has_backend}, TCP: {remote})");
+            let mut stranger = stranger(&world, key.as_ref(), channel(&request));
             let answer = call(&mut stranger, &request);
             scene.check_hidden(&encoded(&answer), &shown);
-            let refused = is_refused(&answer.0, &stranger_kinds(&request, has_backend));
+            let refused = is_refused(&answer.0, &stranger_kinds(&request, has_backend, remote));
             match may(&request) {
                 May::AnyUser if matches!(request, Request::Drain(_)) && !has_backend => assert!(refused),
                 May::AnyUser => assert!(answer.0.is_ok(), "{shown}: {:?}", answer.0),
@@ -177,11 +197,13 @@ fn strangers_cannot_change_or_read_files_protected_by_modes() {
     for (world, has_backend) in worlds() {
         let mut scene = Scene::new(&world, ALICE, Guard::Modes, 0);
         let before = scene.snapshot(&world);
+        let ways = ways(&world);
+        let all = ways.iter().flat_map(|key| requests(&scene).into_iter().map(move |request| (key, request)));
         // POSIX lets any user that reaches a file link it, whatever its mode.
-        for request in requests(&scene).into_iter().filter(|request| !matches!(request, Request::Link { .. }))
-        {
-            let shown = format!("{request:?} (back end: {has_backend})");
-            let (mut stranger, _) = connect(&world, BOB, channel(&request), 66);
+        let all = all.filter(|(_, request)| !matches!(request, Request::Link { .. }));
+        for (key, request) in all.collect::<Vec<_>>() {
+            let shown = format!("{request:?} (back end: {has_backend}, TCP: {})", key.is_some());
+            let mut stranger = stranger(&world, key.as_ref(), channel(&request));
             let answer = call(&mut stranger, &request);
             scene.check_hidden(&encoded(&answer), &shown);
             let after = scene.snapshot(&world);
