@@ -219,7 +219,7 @@ async fn read(service: &Arc<Service>, uid: Uid, file: FileId, span: Span) -> Res
     let pieces = service.store.data().read(file, span.start, len)?;
     let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Backing(_))) {
         false => pieces.into_iter().map(Part::Here).collect(),
-        true => service.read_both(uid, file, span.start, len).await?,
+        true => service.layer.read_both(uid, file, span.start, len).await?,
     };
     Ok(bytes_of(&parts).0.into_iter().flatten().copied().collect())
 }
