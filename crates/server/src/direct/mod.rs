@@ -68,7 +68,6 @@ pub(crate) struct DirectIo {
     /// Until then all writes are buffered, or all writes of a file.
     paused: Mutex<Option<Instant>>,
     paused_files: Mutex<HashMap<FileId, Instant>>,
-    written: AtomicU64,
     direct: AtomicU64,
 }
 
@@ -86,20 +85,13 @@ impl DirectIo {
             meter: Mutex::new(Meter::new(Instant::now())),
             paused: Mutex::default(),
             paused_files: Mutex::default(),
-            written: AtomicU64::new(0),
             direct: AtomicU64::new(0),
         })
     }
 
     /// Counts bytes that arrived from a client.
     pub(crate) fn came(&self, now: Stamp, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
-        self.route.came(now);
-    }
-
-    /// The bytes that have arrived so far.
-    pub(crate) fn arrived(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        self.route.came(now, bytes);
     }
 
     /// Counts bytes that were written directly.
@@ -229,7 +221,7 @@ impl Service {
     pub(crate) fn route_status(&self) -> Option<RouteStatus> {
         let engine = self.drain.as_ref()?;
         let (extents, index) = self.store.data().index_size();
-        let written = self.direct.written.load(Ordering::Relaxed);
+        let written = self.writers.route.arrived();
         let direct = self.direct.direct.load(Ordering::Relaxed);
         let (waits, waited) = engine.waits();
         Some(RouteStatus {

@@ -53,7 +53,8 @@ impl Service {
     fn open_left_over(&self, file: FileId) -> Result<Option<Box<dyn Object>>> {
         let Some(backing) = &self.backing else { return Ok(None) };
         for _ in 0..TRIES {
-            let found = tokio::task::block_in_place(|| self.life.await_unless_it_ends(self.place_of(file)))??;
+            let found =
+                tokio::task::block_in_place(|| self.life.await_unless_it_ends(self.layer.place_of(file)))??;
             let Some(place) = found else { return Ok(None) };
             let object = match backing.ask(|backend| backend.open(&place.path)) {
                 // It may have been renamed.

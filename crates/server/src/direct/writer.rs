@@ -310,9 +310,12 @@ impl Service {
             return Ok(None);
         }
         // The final size is unknown: the back end chooses the layout.
-        let Some(backing_file) = self.create_backing(backing, file, &|_| None)? else { return Ok(None) };
+        let Some(backing_file) = self.layer.create_backing(backing, file, &|_| None)? else {
+            return Ok(None);
+        };
         let objects = |count| {
-            let writers = (0..count).map(|_| Ok(self.writer(backing, file)?.map(|writer| writer.object)));
+            let writers =
+                (0..count).map(|_| Ok(self.layer.writer(backing, file)?.map(|writer| writer.object)));
             // A file that has no name any more has no writer.
             writers.collect::<Result<Option<Vec<_>>>>()?.ok_or_else(|| Error::from(ErrorKind::Busy))
         };

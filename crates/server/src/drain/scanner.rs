@@ -196,7 +196,7 @@ impl DrainEngine {
         let now = data.now();
         let burst = service.writers.route.burst(now);
         let room = usage.capacity / 100 * HIGH.saturating_sub(u64::from(self.settings.threshold));
-        let filling = arrivals.is_burst(now, service.direct.arrived(), room);
+        let filling = arrivals.is_burst(now, service.writers.route.arrived(), room);
         let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, filling, now };
         match want(&self.settings, view) {
             Want::Nothing => {}
@@ -277,7 +277,8 @@ impl Service {
         if file == FileId::ROOT || inode.parents.is_empty() {
             return Ok(None);
         }
-        let same = self.is_in_backing(backing, file, &inode)? && !(last && self.has_extras(file, &inode)?);
+        let same = self.layer.is_in_backing(backing, file, &inode)?
+            && !(last && self.layer.has_extras(file, &inode)?);
         Ok((!same).then_some(need))
     }
 }

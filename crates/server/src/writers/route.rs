@@ -15,6 +15,7 @@ pub(crate) struct RouteState {
     mode: AtomicUsize,
     /// When the last bytes arrived.
     last: AtomicU64,
+    arrived: AtomicU64,
 }
 
 /// The state of a burst, for the drain's trigger.
@@ -31,12 +32,18 @@ pub(crate) enum Burst {
 impl RouteState {
     pub(crate) fn new(routing: Routing) -> RouteState {
         let mode = AtomicUsize::new(number(routing.mode));
-        RouteState { routing, mode, last: AtomicU64::new(0) }
+        RouteState { routing, mode, last: AtomicU64::new(0), arrived: AtomicU64::new(0) }
     }
 
     /// Bytes have arrived.
-    pub(crate) fn came(&self, now: Stamp) {
+    pub(crate) fn came(&self, now: Stamp, bytes: u64) {
+        self.arrived.fetch_add(bytes, Ordering::Relaxed);
         self.last.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// The bytes that have arrived so far.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
     }
 
     /// Changes the routing mode.
@@ -89,7 +96,7 @@ mod tests {
         let route = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
         let second = 1_000_000_000;
         assert_eq!(route.burst(Stamp(second)), Burst::Over);
-        route.came(Stamp(second));
+        route.came(Stamp(second), 1);
         assert_eq!(
             route.burst(Stamp(second + LULL - 1)),
             Burst::GoesOn,
@@ -97,7 +104,7 @@ mod tests {
         );
         assert_eq!(route.burst(Stamp(second + LULL)), Burst::Over);
         let usual = at(Routing::default());
-        usual.came(Stamp(second));
+        usual.came(Stamp(second), 1);
         assert_eq!(usual.burst(Stamp(second)), Burst::Any);
     }
 }
