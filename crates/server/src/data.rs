@@ -18,7 +18,7 @@ use crate::pace::Pace;
 use crate::turns::Turn;
 use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
 use forebay_policy::Cost;
-use forebay_policy::route::Route;
+use forebay_policy::route::{Route, Space, decide};
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
@@ -124,7 +124,9 @@ impl Connection {
         if let Some(span) = span.filter(|_| self.service.writers.route.bypass()) {
             first = self.reserve_now(token, len)?;
             let found: u64 = first.iter().map(|grant: &Grant| u64::from(grant.len())).sum();
-            if found < u64::from(len) && self.service.may_bypass(token.file, span) {
+            let space = if found < u64::from(len) { Space::Full } else { Space::Free };
+            let route = decide(Route::Buffer, space, self.service.writers.route.when_full());
+            if route == Route::Direct && self.service.may_bypass(token.file, span) {
                 drop(first);
                 return self.write_directly(caller, token, span, &hold, payload).await;
             }

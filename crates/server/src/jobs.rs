@@ -10,7 +10,7 @@ use crate::log_limit::{LogLimit, about_peer};
 use crate::turns::{Entry, Turn, Turns};
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp, Uid};
 use forebay_policy::Cost;
-use forebay_policy::share::{Caller, Doubt, Trust, shares};
+use forebay_policy::share::{Caller, Doubt, Trust, due_among, shares};
 use forebay_wire::{JobState, JobStatus};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -206,12 +206,7 @@ impl Jobs {
     /// A job's share of a resource for which these jobs wait, including itself.
     pub(crate) fn due_among(&self, job: JobId, waiting: &[JobId]) -> f64 {
         let policy = self.shared.turns.policy();
-        let jobs = self.some(waiting);
-        if policy.is_fifo() {
-            return 1.0;
-        }
-        let parts = shares(&policy, &jobs);
-        jobs.iter().zip(parts).find(|(one, _)| one.id() == job).map_or(0.0, |(_, share)| share)
+        due_among(&policy, &self.some(waiting), job)
     }
 
     /// Called once a second.

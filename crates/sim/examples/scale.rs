@@ -13,12 +13,10 @@
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
 use forebay_policy::device::{Curve, Device};
-use forebay_policy::drain::Order;
-use forebay_policy::route::{Mode, Settings};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{Full, Mode, Settings};
 use forebay_policy::share::{Discipline, Rate, Tick};
-use forebay_sim::{
-    Choose, DrainPlan, Full, JobPlan, LayoutPlan, Phase, Scenario, Servers, TargetGroup, When, simulate,
-};
+use forebay_sim::{Choose, DrainPlan, JobPlan, LayoutPlan, Phase, Scenario, Servers, TargetGroup, simulate};
 use std::time::Instant;
 
 fn main() {
@@ -95,8 +93,10 @@ fn machine(servers: u32, targets: u32, jobs: u32, rounds: u32) -> Scenario {
                 order: Order::Trio,
                 region: None,
                 largest: Bytes::mib(8),
-                streams: 1,
-                when: When::Above(0.0),
+                streams: Some(1),
+                per_server: Some(1),
+                trigger: Trigger { threshold: 0.0, ..Trigger::default() },
+                pipeline: Pipeline::On,
                 lag: Tick(0),
                 pause: Tick(0),
                 rules: Rules::default(),

@@ -1,13 +1,16 @@
 //! Drains of the servers, with the daemon's index, orders and arbiter.
 
 use crate::processes::owner;
-use crate::scenario::{DrainPlan, When};
+use crate::queue::Event;
+use crate::scenario::DrainPlan;
 use crate::servers::{QueueRef, Request};
 use crate::targets::{Owner, Write};
 use crate::world::World;
 use forebay_model::{Bytes, FileId, ServerId, Span, Stamp};
-use forebay_policy::arbiter::{Grant, Member};
-use forebay_policy::drain::{Batch, BatchId, Drain, Order, Pick, Piece, TargetId};
+use forebay_policy::arbiter::{Grant, Member, Slots};
+use forebay_policy::drain::{
+    Batch, BatchId, Drain, LULL, Order, Pick, Piece, Pipeline, TargetId, View, Want, burst, want,
+};
 use forebay_policy::share::Tick;
 use std::hint::black_box;
 
@@ -57,6 +60,10 @@ pub(crate) fn is_arbitrated(plan: &DrainPlan) -> bool {
 impl World {
     fn drain_plan(&self) -> Option<DrainPlan> {
         self.plan.servers.as_ref().and_then(|servers| servers.drain)
+    }
+
+    fn slots(&self, plan: &DrainPlan) -> Slots {
+        plan.slots(self.bays.len() as u32, self.servers.len() as u16)
     }
 
     /// A write is in the buffer of a server and must be drained.
@@ -119,25 +126,64 @@ impl World {
         drain_queue
     }
 
+    /// Whether a server drains now. When all jobs are over, it is drained to the end.
     fn is_active(&self, server: usize, plan: &DrainPlan) -> bool {
-        let capacity = self.plan.servers.as_ref().map_or(1, |servers| servers.capacity.0);
         let state = &self.servers[server];
-        let due = match plan.when {
-            _ if self.running == 0 || self.is_full(server) => true,
-            When::Above(share) => state.held as f64 > share * capacity as f64,
-            When::Between => state.released,
+        let view = View {
+            capacity: self.capacity(),
+            live: state.held,
+            waiting: self.waiting_writers(server),
+            idle: plan.trigger.when_idle && self.is_at_rest(server),
+            burst: burst(plan.pipeline, state.last.after(state.lag), self.now),
+            // A simulated drain takes no processors from writers.
+            filling: false,
+            within_hours: true,
+            now: Stamp(self.now.0),
         };
-        due && state.up
+        let is_due = || match want(&plan.trigger, view) {
+            Want::Nothing => false,
+            Want::Bytes(_) => true,
+            Want::Before(then) => state.ages.oldest().is_some_and(|oldest| oldest.0 <= then.0),
+        };
+        state.up && (self.running == 0 || is_due())
+    }
+
+    /// Has a server that does not drain look again when that may change without any event of its own.
+    fn consider_later(&mut self, server: usize, plan: &DrainPlan) {
+        let state = &self.servers[server];
+        let Some(oldest) = state.ages.oldest().filter(|_| !state.considers && state.up) else { return };
+        let at = match plan.pipeline {
+            Pipeline::On => oldest.after(plan.trigger.age),
+            Pipeline::Off => state.last.after(LULL).after(state.lag),
+        };
+        if at > self.now && at < Tick(u64::MAX) {
+            self.servers[server].considers = true;
+            self.queue.plan(at, Event::Consider(server as u32));
+        }
+    }
+
+    /// No more writes arrive: a server drains what it holds, without waiting for the end of a burst, but not in step
+    /// with others.
+    pub(crate) fn drain_to_the_end(&mut self, server: usize) {
+        let lag = self.drain_plan().map_or(0, |plan| plan.lag.0);
+        let begin = if lag > 0 { self.now.after(Tick(self.rng.below(lag))) } else { self.now };
+        self.queue.plan(begin, Event::Consider(server as u32));
+    }
+
+    /// A server looks whether it drains.
+    pub(crate) fn consider(&mut self, server: usize) {
+        self.servers[server].considers = false;
+        self.drain_server(server);
     }
 
     /// A server sends all that it may.
     pub(crate) fn drain_server(&mut self, server: usize) {
         let Some(plan) = self.drain_plan() else { return };
         if !self.is_active(server, &plan) {
-            return;
+            return self.consider_later(server, &plan);
         }
         // No more writes can arrive: drain the partial region.
-        let last = self.running == 0 || (self.is_full(server) && self.is_at_rest(server));
+        let last = self.running == 0 || (self.has_waiters(server) && self.is_at_rest(server));
         for i in 0..self.servers[server].drain_queues.len() {
             let drain_queue = self.servers[server].drain_queues[i].drain_queue;
             if last && self.drain_queues[drain_queue as usize].filled > 0 {
@@ -162,7 +208,8 @@ impl World {
 
     /// Sends writes in an order without grants.
     fn pump(&mut self, drain_queue: u32, plan: &DrainPlan) {
-        while self.drain_queues[drain_queue as usize].out < plan.streams {
+        let writers = self.slots(plan).writers;
+        while self.drain_queues[drain_queue as usize].out < writers {
             let chance = self.rng.bits();
             let Some((id, batch)) = self.drain_queues[drain_queue as usize].drain.next(Pick::Any(chance))
             else {
@@ -219,13 +266,14 @@ impl World {
 
     /// Sends what a grant allows; releases the grant when nothing is left. Returns the grants that follow.
     fn spend(&mut self, drain_queue: u32, target: TargetId, plan: &DrainPlan) -> Vec<Grant> {
+        let streams = self.slots(plan).streams_per_job;
         loop {
             let state = &mut self.drain_queues[drain_queue as usize];
             let Some(place) = state.held.iter().position(|held| held.target == target) else {
                 return Vec::new();
             };
             let held = state.held[place];
-            if held.out >= plan.streams {
+            if held.out >= streams {
                 return Vec::new();
             }
             let next = if held.left == 0 { None } else { state.drain.next(Pick::Granted(&[target])) };
@@ -278,6 +326,7 @@ impl World {
         let (len, job) = (batch.span().len(), owner(batch.file));
         self.ledger.drained += len;
         self.servers[server].held -= len;
+        self.servers[server].ages.go(len);
         self.jobs[job].held -= len;
         self.note_drained(job);
         self.unpark(server);

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! **Invariant**: the same scenario and the same seed give the same report, to the last bit. At every moment
-//! all accepted bytes are on targets or in buffers. `forebay_policy` decides scheduling, routing, drain order
-//! and grants, as in the daemon.
+//! all accepted bytes are on targets or in buffers. `forebay_policy` decides scheduling, routing, who gets
+//! space in a full buffer, when and in what order it drains, and grants, as in the daemon.
 //!
 //! **Deliberately absent**: decisions, clocks, threads, files, human units, pictures.
 
@@ -36,7 +36,7 @@ mod world;
 
 pub use report::{JobReport, Ledger, Report, Series};
 pub use scenario::{
-    Choose, DrainPlan, Failure, Fault, Full, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Place,
-    Scenario, Servers, Spread, TargetGroup, Way, When,
+    Choose, DrainPlan, Failure, Fault, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Place, Scenario,
+    Servers, Spread, TargetGroup, Way,
 };
 pub use world::{World, simulate};

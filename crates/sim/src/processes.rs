@@ -28,8 +28,6 @@ pub(crate) struct Process {
     out: u32,
     /// When this phase began.
     since: Tick,
-    /// Whether its server counts it as writing.
-    pub(crate) writing: bool,
     over: bool,
 }
 
@@ -77,7 +75,6 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Result<(Vec<Proces
             done: 0,
             out: 0,
             since: Tick(0),
-            writing: false,
             over: false,
         }));
         let servers = if job.servers.is_empty() { (0..count).collect() } else { job.servers.clone() };
@@ -171,11 +168,7 @@ impl World {
                 let time = Tick((time.0 as f64 * (1.0 + off)) as u64);
                 self.queue.plan(self.now.after(time), Event::Wake(process));
             }
-            Phase::Write(..) => {
-                self.busy(process, true);
-                self.send(process);
-            }
-            Phase::Read(..) => self.send(process),
+            Phase::Write(..) | Phase::Read(..) => self.send(process),
         }
     }
 
@@ -206,7 +199,7 @@ impl World {
             (state.out, state.sent) = (out + pieces(whole, size).count() as u32, sent + len);
             for span in pieces(whole, size) {
                 let server = self.server_of(process, span.start);
-                self.launch(Request { process, span, writes, server, parts: 0 });
+                self.launch(Request { process, span, writes, server, is_direct: false, parts: 0 });
             }
         }
     }
@@ -245,17 +238,6 @@ impl World {
         servers[(place % servers.len() as u64) as usize]
     }
 
-    /// The servers that a process writes to.
-    pub(crate) fn servers_of(&self, process: u32) -> Vec<usize> {
-        let job = self.processes[process as usize].job as usize;
-        let servers = &self.jobs[job].servers;
-        match self.job_plan(process).spread {
-            _ if servers.is_empty() => Vec::new(),
-            Spread::Home | Spread::Chance => vec![usize::from(self.server_of(process, 0))],
-            Spread::Stripes(_) => servers.iter().map(|&server| usize::from(server)).collect(),
-        }
-    }
-
     /// A request is complete.
     pub(crate) fn completed(&mut self, request: Request) {
         let len = request.span.len();
@@ -289,11 +271,7 @@ impl World {
         let job = self.processes[process as usize].job as usize;
         match self.phase(process) {
             Phase::Compute(..) => {}
-            Phase::Write(..) => {
-                self.tally(process);
-                self.busy(process, false);
-            }
-            Phase::Read(..) => self.tally(process),
+            Phase::Write(..) | Phase::Read(..) => self.tally(process),
         }
         let JobPlan { together, processes, .. } = self.plan.jobs[job];
         if !together {
@@ -336,7 +314,6 @@ impl World {
         }
         self.processes[process as usize].over = true;
         let job = self.processes[process as usize].job as usize;
-        self.busy(process, false);
         self.jobs[job].left -= 1;
         if self.jobs[job].left == 0 {
             self.jobs[job].ended = Some(self.now);
@@ -349,7 +326,7 @@ impl World {
                 self.queue.plan(self.now.after(plan.start), Event::Start(number as u32));
             }
             if self.running == 0 {
-                (0..self.servers.len()).for_each(|server| self.drain_server(server));
+                (0..self.servers.len()).for_each(|server| self.drain_to_the_end(server));
             }
         }
     }

@@ -13,14 +13,18 @@ pub(crate) enum Event {
     Wake(u32),
     /// A request leaves its process.
     Leave(u32),
+    /// A request has passed the hops of its process.
+    Approach(u32),
     /// A request has reached its server.
     Arrive(u32),
     /// A server has completed a request.
     Served(u32),
     /// A scheduler is polled again.
     Poll(u32),
-    /// A server may start to drain.
-    Release(u32),
+    /// A server offers free space again.
+    Offer(u32),
+    /// A server looks whether it drains: a burst may be over, or bytes old enough.
+    Consider(u32),
     /// A write leaves for its target.
     Depart(u32),
     /// A write has reached its target.

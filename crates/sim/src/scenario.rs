@@ -1,10 +1,10 @@
 //! The machine and its jobs. All values are checked before the run.
 
 use forebay_model::{Bytes, Job};
-use forebay_policy::arbiter::Rules;
+use forebay_policy::arbiter::{Rules, Slots, slots};
 use forebay_policy::device::Device;
-use forebay_policy::drain::Order;
-use forebay_policy::route::{self, Mode};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{self, Full, Mode};
 use forebay_policy::share::{Discipline, MAX_JOBS, Policy, Rate, Tick};
 use std::fmt;
 
@@ -44,15 +44,6 @@ pub struct TargetGroup {
     pub via: Option<usize>,
 }
 
-/// When a server drains its buffer.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum When {
-    /// While more than this share of it is used.
-    Above(f64),
-    /// When none of its processes is in a write phase.
-    Between,
-}
-
 /// How a server drains.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DrainPlan {
@@ -62,26 +53,35 @@ pub struct DrainPlan {
     pub region: Option<Bytes>,
     /// The largest write.
     pub largest: Bytes,
-    /// Writes in flight at once: of a server, or of a grant where targets are granted.
-    pub streams: u32,
+    /// Writes in flight at once (of a server, or of a grant where targets are granted), if not as many as a server of
+    /// the daemon has.
+    pub streams: Option<u32>,
+    /// Targets that a job of a server may be granted at once, if not as many as the daemon grants.
+    pub per_server: Option<u32>,
     /// When it drains.
-    pub when: When,
+    pub trigger: Trigger,
+    /// Whether it drains while more data arrives.
+    pub pipeline: Pipeline,
     /// Largest random delay before a server starts to drain, because real machines are not synchronised.
     pub lag: Tick,
     /// Mean random delay before each write.
     pub pause: Tick,
-    /// The arbiter's rules, for `trio`.
+    /// The arbiter's rules, for `trio`; how many targets a server is granted at once is not taken from here.
     pub rules: Rules,
 }
 
-/// What happens to writes when the buffer is full.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Full {
-    /// They wait.
-    #[default]
-    Wait,
-    /// They go directly to the targets.
-    Direct,
+impl DrainPlan {
+    /// How servers and writers use the targets: as the daemon does, or as the scenario says.
+    pub(crate) fn slots(&self, targets: u32, servers: u16) -> Slots {
+        let mut slots = slots(self.rules.alpha, targets, u32::from(servers));
+        if let Some(streams) = self.streams {
+            // α counts servers then, as in the papers.
+            slots.members = self.rules.alpha;
+            (slots.streams_per_job, slots.writers) = (streams, streams);
+        }
+        slots.per_server = self.per_server.unwrap_or(slots.per_server);
+        slots
+    }
 }
 
 /// The buffer servers, all alike.
@@ -457,16 +457,16 @@ impl Scenario {
         if self.targets.is_empty() {
             return fault(place, "drain", "the scenario has no targets to drain to");
         }
-        let rules = drain.rules;
-        if drain.largest.0 == 0 || drain.streams == 0 || rules.alpha == 0 || rules.per_server == 0 {
+        let is_zero = |count: Option<u32>| count == Some(0);
+        let none = is_zero(drain.streams) || is_zero(drain.per_server) || drain.rules.alpha == 0;
+        if drain.largest.0 == 0 || none {
             return fault(place, "drain", "the largest write and the number of streams must be positive");
         }
-        match drain.when {
-            When::Above(share) if !(0.0..1.0).contains(&share) => {
-                fault(place, "above", format!("{share} is not a share of the buffer from 0 to below 1"))
-            }
-            _ => Ok(()),
+        let above = drain.trigger.threshold;
+        if !(0.0..1.0).contains(&above) {
+            return fault(place, "above", format!("{above} is not a share of the buffer from 0 to below 1"));
         }
+        Ok(())
     }
 
     fn check_job(&self, place: Place, plan: &JobPlan) -> Checked {
@@ -530,7 +530,7 @@ impl Scenario {
                 if let Some(bad) = plan.servers.iter().find(|&&one| one >= servers.count) {
                     return fault(place, "servers", format!("there is no server {bad}"));
                 }
-                servers.drain.is_some() || servers.full == Full::Direct || servers.mode != Mode::Buffer
+                servers.drain.is_some() || servers.full == Full::Bypass || servers.mode != Mode::Buffer
             }
             (_, Way::Direct) if plan.phases.iter().any(|phase| matches!(phase, Phase::Read(..))) => {
                 return fault(

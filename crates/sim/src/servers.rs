@@ -2,12 +2,15 @@
 
 use crate::hops::Hops;
 use crate::queue::Event;
-use crate::scenario::{Full, Scenario, Spread, Way, When};
+use crate::scenario::{Scenario, Spread, Way};
 use crate::world::World;
-use forebay_model::{Bytes, JobId, ServerId, Span};
-use forebay_policy::route::{Route, Write, WriteRouter, local};
-use forebay_policy::share::{Cost, Next, Scheduler, Table, Tick, Ticket, divide};
-use std::collections::VecDeque;
+use forebay_model::{Bytes, Job, JobId, ServerId, Span};
+use forebay_policy::drain::LULL;
+use forebay_policy::route::{Full, Route, Space, Write, WriteRouter, decide, local};
+use forebay_policy::share::{
+    Cost, Next, Scheduler, SpaceQueue, Table, Tick, Ticket, divide, due_among, is_roomy,
+};
+use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 
 /// Bits of a ticket for the index of its request.
@@ -20,8 +23,44 @@ pub(crate) struct Request {
     pub(crate) span: Span,
     pub(crate) writes: bool,
     pub(crate) server: u16,
+    /// Whether it bypasses the buffer.
+    pub(crate) is_direct: bool,
     /// Writes in flight for it, if it bypasses the buffer.
     pub(crate) parts: u32,
+}
+
+/// When the bytes that a server holds arrived, to a part of the age at which they are drained. They leave in the order
+/// of their arrival, as far as this is concerned.
+#[derive(Default)]
+pub(crate) struct Ages {
+    /// The time of the first of some bytes, and the sum of all bytes that had come after the last of them.
+    runs: VecDeque<(Tick, u64)>,
+    came: u64,
+    went: u64,
+}
+
+impl Ages {
+    /// Bytes come; those that come within `grain` count as equally old.
+    fn come(&mut self, now: Tick, bytes: u64, grain: Tick) {
+        self.came += bytes;
+        match self.runs.back_mut() {
+            Some((first, sum)) if now.since(*first) <= grain => *sum = self.came,
+            _ => self.runs.push_back((now, self.came)),
+        }
+    }
+
+    /// Bytes go.
+    pub(crate) fn go(&mut self, bytes: u64) {
+        self.went += bytes;
+        while self.runs.front().is_some_and(|(_, sum)| *sum <= self.went) {
+            self.runs.pop_front();
+        }
+    }
+
+    /// When the oldest bytes arrived.
+    pub(crate) fn oldest(&self) -> Option<Tick> {
+        self.runs.front().map(|(first, _)| *first)
+    }
 }
 
 /// One server.
@@ -37,12 +76,18 @@ pub(crate) struct Server {
     /// Bytes in the buffer, and bytes of reserved space.
     pub(crate) held: u64,
     reserved: u64,
-    /// Writes that wait for space.
-    parked: VecDeque<u32>,
-    /// Its processes that are in a write phase.
-    pub(crate) busy: u32,
-    /// Whether it may drain because none is.
-    pub(crate) released: bool,
+    /// Writes that wait for space, and since when, by job.
+    parked: BTreeMap<JobId, VecDeque<(u32, Tick)>>,
+    space_queue: SpaceQueue,
+    /// Whether free space is offered again soon, because the job that it is due to may not come back for it.
+    offers: bool,
+    /// When its last bytes arrived, and the times at which the bytes that it holds did.
+    pub(crate) last: Tick,
+    pub(crate) ages: Ages,
+    /// How much later than others it notices that a burst is over.
+    pub(crate) lag: Tick,
+    /// Whether it will look again whether it drains.
+    pub(crate) considers: bool,
     /// Jobs that use it.
     jobs: Vec<u32>,
     /// Its drain queues, one per job where targets are granted.
@@ -81,9 +126,13 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Vec<Server> {
             poll_at: None,
             held: 0,
             reserved: 0,
-            parked: VecDeque::new(),
-            busy: 0,
-            released: false,
+            parked: BTreeMap::new(),
+            space_queue: SpaceQueue::default(),
+            offers: false,
+            last: Tick(0),
+            ages: Ages::default(),
+            lag: Tick(0),
+            considers: false,
             jobs: Vec::new(),
             drain_queues: Vec::new(),
         })
@@ -107,36 +156,6 @@ impl World {
         }
     }
 
-    /// A process begins or ends a write phase.
-    pub(crate) fn busy(&mut self, process: u32, begins: bool) {
-        let drain = self.plan.servers.as_ref().and_then(|servers| servers.drain);
-        let Some(drain) = drain.filter(|drain| drain.when == When::Between) else { return };
-        if self.processes[process as usize].writing == begins {
-            return;
-        }
-        self.processes[process as usize].writing = begins;
-        for server in self.servers_of(process) {
-            let state = &mut self.servers[server];
-            if begins {
-                (state.busy, state.released) = (state.busy + 1, false);
-                continue;
-            }
-            state.busy -= 1;
-            if state.busy == 0 && drain.lag.0 > 0 {
-                let lag = Tick(self.rng.below(drain.lag.0));
-                self.queue.plan(self.now.after(lag), Event::Release(server as u32));
-            } else if state.busy == 0 {
-                self.release(server);
-            }
-        }
-    }
-
-    /// A server starts to drain if still none of its processes is in a write phase.
-    pub(crate) fn release(&mut self, server: usize) {
-        self.servers[server].released = self.servers[server].busy == 0;
-        self.drain_server(server);
-    }
-
     /// A random instant, later by `mean` on average.
     pub(crate) fn pause(&mut self, mean: Tick) -> Tick {
         if mean.0 == 0 { self.now } else { self.now.after(Tick(self.rng.below(2 * mean.0))) }
@@ -158,30 +177,34 @@ impl World {
         if self.job_plan(request.process).way == Way::Direct {
             return self.direct(number, at);
         }
-        let at = self.hops.pass(self.servers[usize::from(request.server)].entry, bytes, at, &mut self.rng);
+        if at == self.now { self.approach(number) } else { self.queue.plan(at, Event::Approach(number)) }
+    }
+
+    /// A request has passed the hops of its process. It enters those of its server only now: they may be the same, which
+    /// others enter meanwhile.
+    pub(crate) fn approach(&mut self, number: u32) {
+        let request = *self.requests.get(number);
+        let (entry, bytes) = (self.servers[usize::from(request.server)].entry, request.span.len());
+        let at = self.hops.pass(entry, bytes, self.now, &mut self.rng);
         if at == self.now { self.arrive(number) } else { self.queue.plan(at, Event::Arrive(number)) }
     }
 
-    /// A request has reached its server: it is queued, waits for space, or goes direct.
+    /// A request has reached its server: it is queued or waits for space. A write that bypasses the buffer waits for its
+    /// turn as every other.
     pub(crate) fn arrive(&mut self, number: u32) {
         let request = *self.requests.get(number);
         let server = usize::from(request.server);
         if request.writes {
             let write = self.as_seen(request);
-            if self.servers[server].router.route(self.now, &write) == Route::Direct {
-                return self.direct(number, self.now);
+            let chosen = self.servers[server].router.route(self.now, &write);
+            let is_free = self.finds_space(server, request.span.len());
+            let space = if is_free { Space::Free } else { Space::Full };
+            let full = self.plan.servers.as_ref().map_or(Full::Wait, |servers| servers.full);
+            match decide(chosen, space, full) {
+                Route::Direct => self.requests.get_mut(number).is_direct = true,
+                Route::Buffer if !is_free => return self.park(server, number),
+                Route::Buffer => self.servers[server].reserved += request.span.len(),
             }
-            if !self.has_space(server, request.span.len()) {
-                let full = self.plan.servers.as_ref().map_or(Full::Wait, |servers| servers.full);
-                return match full {
-                    Full::Direct => self.direct(number, self.now),
-                    Full::Wait => {
-                        self.servers[server].parked.push_back(number);
-                        self.drain_server(server);
-                    }
-                };
-            }
-            self.servers[server].reserved += request.span.len();
         }
         self.enqueue(server, number);
         self.serve(server);
@@ -198,20 +221,48 @@ impl World {
         Write { file: self.file(request.process), offset, len: Bytes(request.span.len()), sync: false }
     }
 
+    pub(crate) fn capacity(&self) -> u64 {
+        self.plan.servers.as_ref().map_or(0, |servers| servers.capacity.0)
+    }
+
     fn has_space(&self, server: usize, len: u64) -> bool {
-        let Some(plan) = &self.plan.servers else { return false };
         let state = &self.servers[server];
         // A request larger than the whole buffer is accepted into an empty buffer.
-        state.held + state.reserved + len <= plan.capacity.0 || state.held + state.reserved == 0
+        state.held + state.reserved + len <= self.capacity() || state.held + state.reserved == 0
+    }
+
+    fn is_roomy(&self, server: usize) -> bool {
+        let (state, capacity) = (&self.servers[server], self.capacity());
+        is_roomy(capacity.saturating_sub(state.held + state.reserved), capacity)
+    }
+
+    /// Whether a write that arrives now may take space.
+    fn finds_space(&self, server: usize, len: u64) -> bool {
+        let is_uncontested =
+            self.servers[server].space_queue.is_uncontested(self.now, || self.is_roomy(server));
+        is_uncontested && self.has_space(server, len)
+    }
+
+    /// A write waits for space.
+    fn park(&mut self, server: usize, number: u32) {
+        let job = self.job_of(number);
+        let state = &mut self.servers[server];
+        state.space_queue.join(job);
+        state.parked.entry(job).or_default().push_back((number, self.now));
+        self.drain_server(server);
+        self.unpark(server);
+    }
+
+    fn job_of(&self, number: u32) -> JobId {
+        self.jobs[self.processes[self.requests.get(number).process as usize].job as usize].id
     }
 
     fn enqueue(&mut self, server: usize, number: u32) {
         let request = self.requests.get(number);
-        let (cost, process) = (Cost::of(Bytes(request.span.len())), request.process);
+        let (cost, job) = (Cost::of(Bytes(request.span.len())), self.job_of(number));
         assert!(number >> SLOT == 0, "too many requests at once");
         self.tickets += 1;
         let ticket = Ticket(self.tickets << SLOT | u64::from(number));
-        let job = self.jobs[self.processes[process as usize].job as usize].id;
         self.servers[server].scheduler.arrive(job, cost, ticket);
     }
 
@@ -241,9 +292,19 @@ impl World {
         }
     }
 
+    /// Bytes have arrived at a server.
+    fn note_arrival(&mut self, server: usize) {
+        let lag = self.plan.servers.as_ref().and_then(|servers| servers.drain).map_or(0, |drain| drain.lag.0);
+        let state = &mut self.servers[server];
+        if lag > 0 && self.now.since(state.last) >= LULL {
+            state.lag = Tick(self.rng.below(lag));
+        }
+        state.last = self.now;
+    }
+
     /// A server has completed a request.
     pub(crate) fn served(&mut self, number: u32) {
-        let request = self.requests.take(number);
+        let request = *self.requests.get(number);
         let (server, len) = (usize::from(request.server), request.span.len());
         let job = self.processes[request.process as usize].job as usize;
         let cost = Cost::of(Bytes(len));
@@ -251,9 +312,25 @@ impl World {
         state.running -= 1;
         state.scheduler.done(self.jobs[job].id, cost, cost);
         if request.writes {
+            self.note_arrival(server);
+        }
+        if request.is_direct {
+            self.direct(number, self.now);
+            return self.serve(server);
+        }
+        self.requests.take(number);
+        if request.writes {
+            let state = &mut self.servers[server];
             state.reserved -= len;
             state.held += len;
             self.jobs[job].held += len;
+            let age = self
+                .plan
+                .servers
+                .as_ref()
+                .and_then(|servers| servers.drain)
+                .map_or(0, |drain| drain.trigger.age.0);
+            self.servers[server].ages.come(self.now, len, Tick(age / 64));
             self.ledger.taken += len;
             self.ledger.most_held = self.ledger.most_held.max(self.servers[server].held);
             self.note(server, request);
@@ -265,13 +342,12 @@ impl World {
     /// Buffer space was freed.
     pub(crate) fn unpark(&mut self, server: usize) {
         let mut came = false;
-        while let Some(&number) = self.servers[server].parked.front() {
+        while let Some((job, number)) = self.next_parked(server) {
             let len = self.requests.get(number).span.len();
             if !self.has_space(server, len) {
                 break;
             }
-            self.servers[server].parked.pop_front();
-            self.servers[server].reserved += len;
+            self.give_space(server, job, len);
             self.enqueue(server, number);
             came = true;
         }
@@ -280,8 +356,54 @@ impl World {
         }
     }
 
+    /// The waiting write that the next space goes to. If its job does not wait but is expected back, space is offered
+    /// again later.
+    fn next_parked(&mut self, server: usize) -> Option<(JobId, u32)> {
+        let is_roomy = self.is_roomy(server);
+        let state = &mut self.servers[server];
+        let next = if is_roomy {
+            state.parked.keys().next().copied()
+        } else {
+            state.space_queue.next_job(self.now, |job| state.parked[&job][0].1)
+        };
+        if next.is_none() && !state.parked.is_empty() && !state.offers {
+            state.offers = true;
+            self.queue.plan(self.now.after(SpaceQueue::POLL), Event::Offer(server as u32));
+        }
+        next.map(|job| (job, state.parked[&job][0].0))
+    }
+
+    /// Free space is offered again to the writes that wait.
+    pub(crate) fn offer_space(&mut self, server: usize) {
+        self.servers[server].offers = false;
+        self.unpark(server);
+    }
+
+    /// The first waiting write of a job gets space.
+    fn give_space(&mut self, server: usize, job: JobId, len: u64) {
+        let all = self.servers[server].space_queue.all();
+        let jobs = self.servers[server].jobs.iter().map(|&job| &self.plan.jobs[job as usize].job);
+        let waiting: Vec<Job> = jobs.filter(|job| all.contains(&job.id())).cloned().collect();
+        let policy = self.plan.servers.as_ref().map(|servers| &servers.policy);
+        let share = policy.map_or(1.0, |policy| due_among(policy, &waiting, job));
+        let state = &mut self.servers[server];
+        state.space_queue.got(job, len, share, self.now);
+        state.space_queue.leave(job, self.now);
+        state.reserved += len;
+        let writes = state.parked.get_mut(&job).expect("a job that is next waits");
+        writes.pop_front();
+        if writes.is_empty() {
+            state.parked.remove(&job);
+        }
+    }
+
+    /// How many writes wait for space at a server.
+    pub(crate) fn waiting_writers(&self, server: usize) -> usize {
+        self.servers[server].parked.values().map(VecDeque::len).sum()
+    }
+
     /// Whether writes wait for space at a server.
-    pub(crate) fn is_full(&self, server: usize) -> bool {
+    pub(crate) fn has_waiters(&self, server: usize) -> bool {
         !self.servers[server].parked.is_empty()
     }
 

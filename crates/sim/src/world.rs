@@ -10,7 +10,7 @@ use crate::scenario::{Fault, Part, Scenario};
 use crate::servers::{Request, Server};
 use crate::targets::{Bay, Write};
 use forebay_model::ServerId;
-use forebay_policy::arbiter::Arbiter;
+use forebay_policy::arbiter::{Arbiter, Rules};
 use forebay_policy::share::{Peers, Rng, Tick};
 
 /// A machine in virtual time.
@@ -58,7 +58,10 @@ impl World {
         let bays = crate::targets::all(plan, &hops);
         let servers = crate::servers::all(plan, &hops, seed);
         let drain = plan.servers.as_ref().and_then(|servers| servers.drain);
-        let arbiter = drain.filter(crate::drains::is_arbitrated).map(|drain| Arbiter::new(drain.rules));
+        let arbiter = drain.filter(crate::drains::is_arbitrated).map(|drain| {
+            let slots = drain.slots(plan.target_count(), servers.len() as u16);
+            Arbiter::new(Rules { alpha: slots.members, per_server: slots.per_server, ..drain.rules })
+        });
         let lambda = plan.servers.as_ref().and_then(|servers| servers.lambda);
         let peers = lambda.map(|lambda| {
             let members = (0..servers.len() as u16).map(ServerId);
@@ -146,13 +149,15 @@ impl World {
             Event::Stop(job) => self.stop_job(job),
             Event::Wake(process) => self.phase_over(process),
             Event::Leave(request) => self.leave(request),
+            Event::Approach(request) => self.approach(request),
             Event::Arrive(request) => self.arrive(request),
             Event::Served(request) => self.served(request),
             Event::Poll(server) => {
                 self.servers[server as usize].poll_at = None;
                 self.serve(server as usize);
             }
-            Event::Release(server) => self.release(server as usize),
+            Event::Offer(server) => self.offer_space(server as usize),
+            Event::Consider(server) => self.consider(server as usize),
             Event::Depart(write) => self.depart(write),
             Event::Reach(write) => self.reach(write),
             Event::Taken(write) => self.finish(write),

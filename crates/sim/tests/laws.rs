@@ -3,12 +3,12 @@
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::{Rules, Until};
 use forebay_policy::device::{Curve, Device};
-use forebay_policy::drain::Order;
-use forebay_policy::route::{Marks, Mode, Settings};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{Full, Marks, Mode, Settings};
 use forebay_policy::share::{Discipline, Rate, Tick};
 use forebay_sim::{
-    Choose, DrainPlan, Failure, Full, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Scenario, Servers,
-    Spread, TargetGroup, Way, When, World, simulate,
+    Choose, DrainPlan, Failure, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Scenario, Servers,
+    Spread, TargetGroup, Way, World, simulate,
 };
 use forebay_testkit::{Rng, rounds, seed};
 
@@ -36,8 +36,14 @@ fn drain(rng: &mut Rng) -> DrainPlan {
         order: one(rng, &[Order::Arrival, Order::Offset, Order::Target, Order::Trio]),
         region: one(rng, &[None, None, Some(Bytes::mib(2))]),
         largest: Bytes::mib(1 + rng.below(4)),
-        streams: 1 + rng.below(3) as u32,
-        when: one(rng, &[When::Above(0.0), When::Above(0.5), When::Between]),
+        streams: one(rng, &[None, Some(1), Some(3)]),
+        per_server: one(rng, &[None, None, Some(1)]),
+        trigger: Trigger {
+            threshold: one(rng, &[0.0, 0.5]),
+            age: one(rng, &[Tick::ms(20), Tick::ms(600_000)]),
+            when_idle: rng.below(4) == 0,
+        },
+        pipeline: one(rng, &[Pipeline::On, Pipeline::On, Pipeline::Off]),
         lag: Tick::ms(rng.below(3) * 10),
         pause: Tick(rng.below(3) * 100_000),
         rules: Rules { alpha: 1 + rng.below(3) as u32, until, ..Rules::default() },
@@ -107,7 +113,7 @@ fn random_scenario(rng: &mut Rng) -> Scenario {
             lambda: (rng.below(2) == 0).then_some(Tick::ms(50)),
             via: (rng.below(2) == 0).then_some(1),
             drain: Some(drain(rng)),
-            full: one(rng, &[Full::Wait, Full::Direct]),
+            full: one(rng, &[Full::Wait, Full::Bypass]),
             mode: one(rng, &[Mode::Buffer, Mode::Buffer, Mode::Traffic, Mode::Overflow, Mode::Direct]),
             streams: Settings::new(16, Marks::default()).expect("a stream"),
         }),

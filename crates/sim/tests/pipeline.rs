@@ -3,12 +3,11 @@
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
 use forebay_policy::device::{Curve, Device};
-use forebay_policy::drain::Order;
-use forebay_policy::route::{Mode, Settings};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{Full, Mode, Settings};
 use forebay_policy::share::{Discipline, Policy, Rate, Tick};
 use forebay_sim::{
-    Choose, DrainPlan, Full, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, Spread, TargetGroup,
-    When, simulate,
+    Choose, DrainPlan, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, Spread, TargetGroup, simulate,
 };
 
 const REQUEST: Bytes = Bytes::kib(256);
@@ -24,8 +23,10 @@ fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f
         order: Order::Offset,
         region: regions.map(|count| Bytes(capacity.0 / count)),
         largest: Bytes::mib(1),
-        streams: 1,
-        when: if regions.is_some() { When::Above(0.0) } else { When::Between },
+        streams: Some(1),
+        per_server: None,
+        trigger: Trigger { threshold: 0.0, ..Trigger::default() },
+        pipeline: if regions.is_some() { Pipeline::On } else { Pipeline::Off },
         lag: Tick(0),
         pause: Tick(0),
         rules: Rules::default(),
@@ -73,13 +74,13 @@ fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f
 #[test]
 fn times_with_and_without_a_pipeline_match_the_equations() {
     let all = ALL as f64;
-    let (buffered, settled) = seconds(Mode::Buffer, ALL + 1, Full::Direct, None);
+    let (buffered, settled) = seconds(Mode::Buffer, ALL + 1, Full::Bypass, None);
     let (ssd, flush) = (buffered / all, (settled - buffered) / all);
-    let disk = seconds(Mode::Direct, 1, Full::Direct, None).0 / all;
+    let disk = seconds(Mode::Direct, 1, Full::Bypass, None).0 / all;
     assert!(ssd < flush && flush < disk, "{ssd} {flush} {disk}: a stage in the buffer, flushed, and direct");
     for stages in [4, 8, 12, 16] {
         let held = stages as f64;
-        let without = seconds(Mode::Buffer, stages, Full::Direct, None).0;
+        let without = seconds(Mode::Buffer, stages, Full::Bypass, None).0;
         let expected = held * ssd + (all - held) * disk;
         assert!(
             (without / expected - 1.0).abs() < 0.05,

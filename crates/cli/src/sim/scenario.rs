@@ -6,12 +6,12 @@ use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error, Job};
 use forebay_policy::arbiter::{Choice, Rules, Until};
 use forebay_policy::device::Device;
-use forebay_policy::drain::Order;
-use forebay_policy::route::{self, Mode};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{self, Full, Mode};
 use forebay_policy::share::{Discipline, Rate, Tick};
 use forebay_sim::{
-    Choose, DrainPlan, Fault, Full, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Place, Scenario,
-    Servers, Spread, TargetGroup, Way, When,
+    Choose, DrainPlan, Fault, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Place, Scenario, Servers,
+    Spread, TargetGroup, Way,
 };
 use std::ops::Range;
 
@@ -222,7 +222,7 @@ fn servers(mut table: Table<'_>, hops: &[String], marks: &mut Marks) -> Result<S
         lambda: maybe(&mut table, "lambda", time)?,
         via: maybe(&mut table, "via", named(hops, "link, router or storage server"))?,
         drain,
-        full: or(&mut table, "full", Full::Wait, word(&[("wait", Full::Wait), ("direct", Full::Direct)]))?,
+        full: or(&mut table, "full", Full::Wait, word(&[("wait", Full::Wait), ("bypass", Full::Bypass)]))?,
         mode: or(&mut table, "route", Mode::Buffer, word(MODES))?,
         streams: or(&mut table, "stream", route::Settings::default(), |value| {
             let count = value.whole(2..=route::MOST_REQUESTS as u32)? as usize;
@@ -250,23 +250,28 @@ const CHOICES: &[(&str, Choice)] = &[("sjf", Choice::Sjf), ("fcfs", Choice::Fcfs
 
 fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
     let usual = Rules::default();
-    let when = match (table.take("above"), table.take("when")) {
-        (Some(above), Some(_)) => return Err(above.wrong("either above or when, not both")),
-        (Some(above), None) => When::Above(above.share()?),
-        (None, Some(when)) => word(&[("between", When::Between), ("always", When::Above(0.0))])(&when)?,
-        (None, None) => When::Above(0.2),
-    };
+    let usual_trigger = Trigger::default();
     let plan = DrainPlan {
         order: or(&mut table, "order", Order::Trio, word(ORDERS))?,
         region: maybe(&mut table, "region", bytes)?,
         largest: or(&mut table, "largest", Bytes::mib(8), bytes)?,
-        streams: or(&mut table, "streams", 1, count(1024))?,
-        when,
+        streams: maybe(&mut table, "streams", count(1024))?,
+        per_server: maybe(&mut table, "per_server", count(1024))?,
+        trigger: Trigger {
+            threshold: or(&mut table, "above", usual_trigger.threshold, share)?,
+            age: or(&mut table, "age", usual_trigger.age, time)?,
+            when_idle: or(&mut table, "when_idle", usual_trigger.when_idle, truth)?,
+        },
+        pipeline: or(
+            &mut table,
+            "pipeline",
+            Pipeline::On,
+            word(&[("on", Pipeline::On), ("off", Pipeline::Off)]),
+        )?,
         lag: or(&mut table, "lag", Tick(0), time)?,
         pause: or(&mut table, "pause", Tick(0), time)?,
         rules: Rules {
             alpha: or(&mut table, "alpha", usual.alpha, count(1024))?,
-            per_server: or(&mut table, "per_server", usual.per_server, count(1024))?,
             choice: or(&mut table, "choice", usual.choice, word(CHOICES))?,
             until: maybe(&mut table, "quantum", bytes)?.map_or(Until::All, Until::Quantum),
             patience: or(&mut table, "patience", usual.patience, time)?,
@@ -274,7 +279,7 @@ fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
         },
     };
     table.finish(
-        "order, region, largest, streams, above, when, lag, pause, alpha, per_server, choice, quantum, patience",
+        "order, region, largest, streams, above, age, when_idle, pipeline, lag, pause, alpha, per_server, choice, quantum, patience",
     )?;
     Ok(plan)
 }

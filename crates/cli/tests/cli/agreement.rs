@@ -86,7 +86,7 @@ const LOTS: [usize; 2] = [2, 6];
 
 /// Seconds that the simulator's target takes from the last write until everything is drained.
 fn simulated_drain(world: &World, files: usize) -> f64 {
-    let drain = "[servers.drain]\norder = 'trio'\nalpha = 2\nstreams = 2\n";
+    let drain = "[servers.drain]\norder = 'trio'\nalpha = 2\n";
     let target = "[[target]]\nid = 't'\ndevice = 'ost'\n";
     let job = format!(
         "[[job]]\nid = 1\nprocesses = {files}\n[[job.phase]]\nwrite = '{FILE} B'\nrequest = '{FILE} B'\n"

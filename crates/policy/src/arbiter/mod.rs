@@ -15,10 +15,12 @@ mod alpha;
 mod bits;
 mod grants;
 mod rank;
+mod slots;
 mod state;
 
 pub use alpha::{Alpha, Climber};
 pub use rank::{Choice, Rank};
+pub use slots::{Slots, slots};
 pub use state::{Arbiter, Grant, Member, Rules, Until};
 
 use crate::drain::TargetId;

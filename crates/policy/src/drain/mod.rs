@@ -1,5 +1,5 @@
 //! The order in which bytes leave the buffer: an index of the bytes to write per target, and the drain
-//! orders.
+//! orders; and when they leave it.
 //!
 //! The index is a stack of layers, as in TRIO: target → file → offset → extent. Adding or removing a layer
 //! (the paper's example is a timestamp on top) adds or removes one [`StackLevel`], and the others do not change.
@@ -14,8 +14,10 @@ mod layout;
 mod pieces;
 mod queue;
 mod stack;
+mod trigger;
 
 pub use layout::{Layout, TargetId};
 pub use pieces::Pieces;
 pub use queue::{Batch, BatchId, Drain, Order, Pick};
 pub use stack::{Layer, Piece, Ranges, StackLevel};
+pub use trigger::{Burst, HIGH, LULL, Pipeline, Trigger, View, Want, burst, want};

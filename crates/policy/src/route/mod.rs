@@ -9,7 +9,7 @@
 //! synchronous writes, and no mode counts one as part of a sequential stream.
 //!
 //! **Deliberately absent**: the order of a buffered and a direct write to the same byte (the writer keeps
-//! it); the handling of a full buffer.
+//! it).
 
 mod overflow;
 mod stream;
@@ -89,6 +89,35 @@ pub enum Route {
     Direct,
 }
 
+/// What happens to a write that finds the buffer full.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Full {
+    /// It waits for space.
+    #[default]
+    Wait,
+    /// It is written directly.
+    Bypass,
+}
+
+/// Whether the buffer has space for a write that arrives now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    /// It has, and no other writer waits for it.
+    Free,
+    /// It has not, or others wait for it.
+    Full,
+}
+
+/// The route of a write, given the way that the router chose for it and the space that it finds.
+#[must_use]
+pub fn decide(chosen: Route, space: Space, full: Full) -> Route {
+    match (chosen, space, full) {
+        (Route::Direct, ..) | (_, Space::Full, Full::Bypass) => Route::Direct,
+        (Route::Buffer, Space::Free, _) | (Route::Buffer, Space::Full, Full::Wait) => Route::Buffer,
+    }
+}
+
 /// Routes writes, before space is reserved for them.
 #[derive(Clone, Debug)]
 pub struct WriteRouter {
@@ -156,6 +185,18 @@ mod tests {
             assert_eq!(mode.name().parse(), Ok(mode));
         }
         assert!("sometimes".parse::<Mode>().unwrap_err().to_string().contains("sometimes"));
+    }
+
+    #[test]
+    fn full_buffer_is_bypassed_only_where_that_was_chosen() {
+        for (chosen, space, full, route) in [
+            (Route::Buffer, Space::Free, Full::Bypass, Route::Buffer),
+            (Route::Buffer, Space::Full, Full::Wait, Route::Buffer),
+            (Route::Buffer, Space::Full, Full::Bypass, Route::Direct),
+            (Route::Direct, Space::Free, Full::Wait, Route::Direct),
+        ] {
+            assert_eq!(decide(chosen, space, full), route, "{chosen:?} {space:?} {full:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Settings of routing.
 
 use forebay_model::{Error, ErrorKind, Result};
+pub use forebay_policy::drain::Pipeline;
+pub use forebay_policy::route::Full;
 use forebay_policy::route::{Marks, Mode, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -22,27 +24,6 @@ pub struct Routing {
     /// directly without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
-}
-
-/// Whether data is drained while more arrives.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pipeline {
-    /// Some regions are filled while others are drained.
-    #[default]
-    On,
-    /// Nothing is drained before the burst is over, unless a writer waits for space.
-    Off,
-}
-
-/// What happens to a write that finds the buffer full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Full {
-    /// It waits for space.
-    Wait,
-    /// It is written directly.
-    Bypass,
 }
 
 impl Default for Routing {

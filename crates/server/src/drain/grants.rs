@@ -3,7 +3,7 @@
 use super::arbiter_rpc::ArbiterService;
 use forebay_model::{Bytes, JobId, ServerId};
 use forebay_policy::Tick;
-use forebay_policy::arbiter::{Choice, Member, Rules, Until, home};
+use forebay_policy::arbiter::{Choice, Member, Rules, Slots, Until, home, slots};
 use forebay_policy::drain::TargetId;
 use forebay_wire::{Granted, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,17 @@ pub(super) struct Terms {
     pub(super) quantum: Option<Bytes>,
     /// A server that sends nothing for this long loses its grants.
     pub(super) lease: Tick,
+}
+
+fn count(many: usize) -> u32 {
+    u32::try_from(many).unwrap_or(u32::MAX)
+}
+
+impl Terms {
+    /// The writers of a target that may have this many.
+    fn slots(&self, alpha: u32) -> Slots {
+        slots(alpha, count(self.alpha.len()), count(self.servers.len()))
+    }
 }
 
 #[cfg(test)]
@@ -73,7 +84,8 @@ impl Grants {
     pub(super) fn new(terms: Terms) -> Grants {
         let until = terms.quantum.map_or(Until::All, Until::Quantum);
         let (choice, alpha) = (terms.choice, terms.alpha.clone());
-        let per_server = u32::try_from(alpha.len()).unwrap_or(u32::MAX).max(1);
+        let slots = terms.slots(alpha.iter().copied().max().unwrap_or(1));
+        let per_server = slots.per_server;
         let arbiter_service =
             ArbiterService::new(Rules { per_server, until, choice, lease: terms.lease, ..Rules::default() });
         let mut grants = Grants {
@@ -93,10 +105,9 @@ impl Grants {
         grants
     }
 
-    /// Sets the number of writers of a target. On a single server, one job at a time has all writers, so that jobs
-    /// finish in order.
+    /// Sets the number of writers of a target.
     pub(super) fn set_alpha(&mut self, now: Tick, target: TargetId, alpha: u32) {
-        let members = if self.is_alone() { 1 } else { alpha };
+        let members = self.terms.slots(alpha).members;
         if let Some(known) = self.terms.alpha.get_mut(target.0 as usize) {
             *known = alpha;
             let given = self.arbiter_service.set_alpha(now, target, members);
@@ -198,18 +209,15 @@ impl Grants {
         self.terms.servers.len() < 2
     }
 
-    /// Most writers of this server at a target: all slots if it is alone, otherwise one for each grant.
+    /// Most writers of this server at a target.
     pub(super) fn streams(&self, target: TargetId) -> u32 {
-        if self.is_alone() {
-            return self.alpha(target);
-        }
         let held = self.held.keys().filter(|(_, at)| *at == target).count();
-        u32::try_from(held).unwrap_or(u32::MAX).max(1)
+        self.terms.slots(self.alpha(target)).streams(count(held))
     }
 
-    /// Most writers of one job at a target: a grant is for one writer, except on a single server.
+    /// Most writers of one job at a target.
     pub(super) fn streams_per_job(&self, target: TargetId) -> u32 {
-        if self.is_alone() { self.alpha(target) } else { 1 }
+        self.terms.slots(self.alpha(target)).streams_per_job
     }
 
     /// `bytes` were written under a grant and `left` remain: the grant continues or is returned.

@@ -1,6 +1,6 @@
 //! The drain: writes buffered data back to the back end and frees the space it occupied.
 //!
-//! A *scanner* decides which files are drained (`trigger`), walks the trees that drain requests name (`ticket`), and
+//! A *scanner* decides which files are drained (`forebay_policy::drain::want`), walks the trees that drain requests name (`ticket`), and
 //! chooses files. *Workers* create the files in the back end, obtain write slots at targets (`grants`), write in the
 //! order of the index (`queue`), sync, free the buffered bytes, and set the file's size, owner, mode and time when all
 //! of its bytes are written.
@@ -29,11 +29,9 @@ mod report;
 mod rounds;
 mod scanner;
 mod settings;
-mod space_queue;
 mod space_wait;
 mod striped;
 mod ticket;
-mod trigger;
 mod worker;
 
 pub use alpha::Alpha;
@@ -47,20 +45,18 @@ use crate::service::Service;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
 use forebay_model::{FileId, Result, ServerId};
+use forebay_policy::arbiter::slots;
+use forebay_policy::share::SpaceQueue;
 use gauge::{Gauge, Valve};
 use grants::{Grants, Terms};
 use notes::Notes;
 use placement::Placement;
 use queue::DrainQueue;
-use space_queue::SpaceQueue;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
-
-/// Minimum and maximum number of workers.
-const WORKERS: std::ops::RangeInclusive<usize> = 2..=128;
 
 /// The drain of one server: its queue, workers' state and statistics.
 pub(crate) struct DrainEngine {
@@ -78,7 +74,7 @@ pub(crate) struct DrainEngine {
     /// Wakes writers that wait for buffer space.
     space_freed: Notify,
     waiting_writers: AtomicU64,
-    space_queue: SpaceQueue,
+    space_queue: Mutex<SpaceQueue>,
     /// How often writers waited for space, and for how many nanoseconds.
     waits: AtomicU64,
     waited: AtomicU64,
@@ -99,18 +95,6 @@ pub(crate) struct DrainEngine {
     parts: striped::Parts,
 }
 
-/// Number of workers: one for each write slot, plus some that write while others sync. With several servers, twice this
-/// server's share of the slots, since other servers may have little to write.
-fn worker_count(targets: usize, most: usize, servers: usize) -> usize {
-    let own = slot_share(targets, most, servers).saturating_mul(if servers < 2 { 1 } else { 2 });
-    own.saturating_add(targets.min(own).max(2)).clamp(*WORKERS.start(), *WORKERS.end())
-}
-
-/// This server's share of all write slots.
-fn slot_share(targets: usize, most: usize, servers: usize) -> usize {
-    targets.saturating_mul(most).div_ceil(servers.max(1))
-}
-
 impl DrainEngine {
     pub(crate) fn new(
         settings: Draining,
@@ -124,9 +108,9 @@ impl DrainEngine {
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(server, targets.len(), described, topology)?;
         let alpha = settings.alpha.of(&targets)?;
-        let most = settings.alpha.most(&alpha) as usize;
-        let count = servers.len();
-        let workers = worker_count(targets.len(), most, count);
+        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
+        let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
+        let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
         let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
         let grants = Grants::new(Terms { server, servers, alpha, choice, quantum, lease });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
@@ -134,9 +118,9 @@ impl DrainEngine {
         // Writing starts before all files are created.
         drain_queue.preparers = (workers / 2).max(1);
         // All servers together have as many writers as they would have with an arbiter.
-        drain_queue.max_writers = u32::try_from(slot_share(targets.len(), most, count)).unwrap_or(u32::MAX);
+        drain_queue.max_writers = slots.writers;
         drain_queue.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
-        let pace = if count < 2 { Pace::Writes } else { Pace::Time };
+        let pace = if is_alone { Pace::Writes } else { Pace::Time };
         drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
         backing.all_marked().into_iter().for_each(|file| drain_queue.resume(file));
         Ok(DrainEngine {
@@ -150,7 +134,7 @@ impl DrainEngine {
             exchange: Notify::new(),
             space_freed: Notify::new(),
             waiting_writers: AtomicU64::new(0),
-            space_queue: SpaceQueue::default(),
+            space_queue: Mutex::default(),
             waits: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             indexed: AtomicU64::new(0),
@@ -177,6 +161,10 @@ impl DrainEngine {
         }
         finish.into_iter().for_each(|file| drain_queue.resume(file));
         drain_queue
+    }
+
+    fn space_queue(&self) -> MutexGuard<'_, SpaceQueue> {
+        self.space_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

@@ -4,11 +4,11 @@
 use super::DrainEngine;
 use super::arrivals::Arrivals;
 use super::queue::Phase;
-use super::trigger::{HIGH, View, Want, want};
 use crate::backing::Backing;
 use crate::service::Service;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
+use forebay_policy::drain::{HIGH, View, Want, want};
 use forebay_store::{Backlog, MAX_LISTED};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -195,10 +195,12 @@ impl DrainEngine {
         let waiting = usize::try_from(self.waiting_writers.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let now = data.now();
         let burst = service.writers.route.burst(now);
-        let room = usage.capacity / 100 * HIGH.saturating_sub(u64::from(self.settings.threshold));
+        let trigger = self.settings.trigger();
+        let room = (usage.capacity as f64 * (HIGH - trigger.threshold).max(0.0)) as u64;
         let filling = arrivals.is_burst(now, service.writers.route.arrived(), room);
-        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, filling, now };
-        match want(&self.settings, view) {
+        let within_hours = self.settings.may_drain(now);
+        let (capacity, live) = (usage.capacity, usage.live);
+        match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
             Want::Nothing => {}
             _ if !wants_files => {}
             Want::Bytes(bytes) => self.choose(service, bytes, view.now),

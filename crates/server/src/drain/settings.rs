@@ -5,7 +5,7 @@ use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Result, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::arbiter::Choice;
-use forebay_policy::drain::Order;
+use forebay_policy::drain::{Order, Trigger};
 use forebay_policy::place::{Description, Weights};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -96,6 +96,12 @@ impl Draining {
     /// Whether data may be drained automatically now.
     pub(super) fn may_drain(&self, now: Stamp) -> bool {
         self.hours.is_none_or(|hours| hours.contain(now.0 / 1_000_000_000))
+    }
+
+    /// When data is drained automatically.
+    pub(super) fn trigger(&self) -> Trigger {
+        let age = Tick(u64::try_from(self.age.as_nanos()).unwrap_or(u64::MAX));
+        Trigger { threshold: f64::from(self.threshold) / 100.0, age, when_idle: self.when_idle }
     }
 
     /// A server that sends nothing for this long loses its grants.

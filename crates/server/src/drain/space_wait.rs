@@ -3,6 +3,8 @@
 use super::DrainEngine;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, JobId, Result};
+use forebay_policy::Tick;
+use forebay_policy::share::{SpaceQueue, is_roomy};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,33 +13,43 @@ use tokio::sync::futures::Notified;
 /// A writer that has waited this long is told to retry, so that its client does not take the server for dead.
 const LONGEST: Duration = Duration::from_secs(25);
 /// Longest time between two attempts.
-const POLL: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_nanos(SpaceQueue::POLL.0);
 /// Space granted to clients on this machine is not reclaimed for other writers if it was used this recently.
 pub(super) const FRESH: Duration = Duration::from_millis(50);
 
 /// A writer in the space queue.
 struct SpaceWait<'a> {
+    service: &'a Service,
     engine: &'a DrainEngine,
     job: JobId,
     begin: Instant,
+    since: Tick,
     /// Up to when its waiting time is counted, once it has waited.
     counted_until: Option<Instant>,
 }
 
 impl<'a> SpaceWait<'a> {
-    fn new(engine: &'a DrainEngine, job: JobId) -> SpaceWait<'a> {
-        engine.space_queue.join(job);
+    fn new(service: &'a Service, engine: &'a DrainEngine, job: JobId) -> SpaceWait<'a> {
+        engine.space_queue().join(job);
         engine.waiting_writers.fetch_add(1, Ordering::Relaxed);
-        SpaceWait { engine, job, begin: Instant::now(), counted_until: None }
+        let since = service.space_clock();
+        SpaceWait { service, engine, job, begin: Instant::now(), since, counted_until: None }
     }
 
     /// Whether the free space is due to this writer's job.
-    fn is_next(&self, service: &Service) -> bool {
-        for (job, bytes) in service.store.data().taken_back() {
-            let share = service.jobs.due_among(job, &self.engine.space_queue.all());
-            self.engine.space_queue.reclaimed(job, bytes, share);
+    fn is_next(&self) -> bool {
+        for (job, bytes) in self.service.store.data().taken_back() {
+            let share = self.share(job);
+            self.engine.space_queue().reclaimed(job, bytes, share);
         }
-        service.has_much_space() || self.engine.space_queue.is_next(self.job, self.begin, Instant::now())
+        let is_next = |at| self.engine.space_queue().next_job(at, |_| self.since) == Some(self.job);
+        self.service.is_roomy() || is_next(self.service.space_clock())
+    }
+
+    /// The share of free space that a job is due.
+    fn share(&self, job: JobId) -> f64 {
+        let all = self.engine.space_queue().all();
+        self.service.jobs.due_among(job, &all)
     }
 
     /// Adds the time since the last call to the statistics.
@@ -50,9 +62,9 @@ impl<'a> SpaceWait<'a> {
     }
 
     /// The writer got `bytes` of space.
-    fn got(&self, service: &Service, bytes: u32) {
-        let share = service.jobs.due_among(self.job, &self.engine.space_queue.all());
-        self.engine.space_queue.got(self.job, bytes, share, Instant::now());
+    fn got(&self, bytes: u32) {
+        let share = self.share(self.job);
+        self.engine.space_queue().got(self.job, u64::from(bytes), share, self.service.space_clock());
         self.engine.reset_stuck();
         // It is another job's turn.
         self.engine.space_freed.notify_waiters();
@@ -105,7 +117,7 @@ fn verdict(stuck: Duration, waited: Duration, patience: Duration) -> Option<Verd
 
 impl Drop for SpaceWait<'_> {
     fn drop(&mut self) {
-        self.engine.space_queue.leave(self.job, Instant::now());
+        self.engine.space_queue().leave(self.job, self.service.space_clock());
         self.engine.waiting_writers.fetch_sub(1, Ordering::Relaxed);
         if self.counted_until.is_some() {
             self.note();
@@ -114,17 +126,22 @@ impl Drop for SpaceWait<'_> {
 }
 
 impl Service {
+    /// The time of the space queue.
+    fn space_clock(&self) -> Tick {
+        Tick(self.store.data().now().0)
+    }
+
     /// Whether there is enough free space that no writer has to wait for its turn.
-    fn has_much_space(&self) -> bool {
+    fn is_roomy(&self) -> bool {
         let data = self.store.data();
-        u64::from(data.regions().free) * 2 > u64::from(data.geometry().regions)
+        is_roomy(u64::from(data.regions().free), u64::from(data.geometry().regions))
     }
 
     /// Whether a writer may take the space it finds: no writer waits for space, or did a moment ago.
     pub(crate) fn is_uncontested(&self) -> bool {
         self.drain.as_ref().is_none_or(|engine| {
             engine.has_no_waiters()
-                && (!engine.space_queue.is_expecting(Instant::now()) || self.has_much_space())
+                && engine.space_queue().is_uncontested(self.space_clock(), || self.is_roomy())
         })
     }
 
@@ -137,16 +154,16 @@ impl Service {
         mut look: impl FnMut() -> Result<(T, u32)>,
     ) -> Result<T> {
         let contested = self.drain.as_ref().filter(|_| !self.is_uncontested());
-        let mut space_wait = contested.map(|engine| SpaceWait::new(engine, job));
+        let mut space_wait = contested.map(|engine| SpaceWait::new(self, engine, job));
         let mut full = Error::from(ErrorKind::NoSpace);
         loop {
             // Subscribed before the attempt, so that no notification is missed.
             let freed = self.drain.as_ref().map(|engine| engine.space_freed.notified());
             // Free space goes to the job that is due it, not to the fastest writer.
-            if space_wait.as_ref().is_none_or(|space_wait| space_wait.is_next(self)) {
+            if space_wait.as_ref().is_none_or(|space_wait| space_wait.is_next()) {
                 match tokio::task::block_in_place(&mut look) {
                     Ok((found, bytes)) => {
-                        space_wait.iter().for_each(|space_wait| space_wait.got(self, bytes));
+                        space_wait.iter().for_each(|space_wait| space_wait.got(bytes));
                         return Ok(found);
                     }
                     Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
@@ -159,7 +176,7 @@ impl Service {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             rest();
-            space_wait.get_or_insert_with(|| SpaceWait::new(engine, job)).wait(freed, &full).await?;
+            space_wait.get_or_insert_with(|| SpaceWait::new(self, engine, job)).wait(freed, &full).await?;
         }
     }
 }
@@ -167,7 +184,7 @@ impl Service {
 impl DrainEngine {
     /// The jobs that wait for space, with their numbers of waiting writers.
     pub(crate) fn space_waiters(&self) -> Vec<(JobId, u32)> {
-        self.space_queue.writers()
+        self.space_queue().writers()
     }
 
     /// Whether no writer waits for space.

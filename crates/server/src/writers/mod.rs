@@ -13,7 +13,7 @@ mod unsynced;
 pub(crate) use leases::{RENEW, SuspendedWrites, WriteLeases};
 pub(crate) use opened::Opened;
 pub(crate) use range_locks::{Quiesced, RangeLocks, RangeReservation};
-pub(crate) use route::{Burst, RouteState};
+pub(crate) use route::RouteState;
 
 use crate::direct::Routing;
 use crate::opens::Opens;

@@ -2,11 +2,10 @@
 
 use crate::direct::{Full, Pipeline, Routing};
 use forebay_model::Stamp;
+use forebay_policy::Tick;
+use forebay_policy::drain::{Burst, burst};
 use forebay_policy::route::Mode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// Without a pipeline, a burst ends when no bytes have arrived for this many nanoseconds.
-const LULL: u64 = 300_000_000;
 
 /// What the drain and the back end have to know of routing.
 pub(crate) struct RouteState {
@@ -16,17 +15,6 @@ pub(crate) struct RouteState {
     /// When the last bytes arrived.
     last: AtomicU64,
     arrived: AtomicU64,
-}
-
-/// The state of a burst, for the drain's trigger.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Burst {
-    /// Bursts do not matter.
-    Any,
-    /// The burst continues: nothing is drained.
-    GoesOn,
-    /// The burst is over: everything is drained.
-    Over,
 }
 
 impl RouteState {
@@ -61,9 +49,14 @@ impl RouteState {
         self.mode() != Mode::Buffer || self.bypass()
     }
 
+    /// What happens to a write that finds the buffer full.
+    pub(crate) fn when_full(&self) -> Full {
+        self.routing.when_full()
+    }
+
     /// Whether a write that finds the buffer full is written directly.
     pub(crate) fn bypass(&self) -> bool {
-        self.routing.when_full() == Full::Bypass
+        self.when_full() == Full::Bypass
     }
 
     /// Whether the end of a burst matters.
@@ -73,12 +66,7 @@ impl RouteState {
 
     /// Whether data may be drained, as far as bursts matter.
     pub(crate) fn burst(&self, now: Stamp) -> Burst {
-        let last = self.last.load(Ordering::Relaxed);
-        match self.routing.pipeline {
-            Pipeline::On => Burst::Any,
-            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
-            Pipeline::Off => Burst::Over,
-        }
+        burst(self.routing.pipeline, Tick(self.last.load(Ordering::Relaxed)), Tick(now.0))
     }
 }
 
@@ -89,20 +77,21 @@ fn number(mode: Mode) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::drain::LULL;
 
     #[test]
-    fn burst_continues_as_long_as_bytes_arrive() {
+    fn arriving_bytes_prolong_the_burst() {
         let at = RouteState::new;
         let route = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
         let second = 1_000_000_000;
         assert_eq!(route.burst(Stamp(second)), Burst::Over);
         route.came(Stamp(second), 1);
         assert_eq!(
-            route.burst(Stamp(second + LULL - 1)),
+            route.burst(Stamp(second + LULL.0 - 1)),
             Burst::GoesOn,
             "any bytes count, however slowly they arrive"
         );
-        assert_eq!(route.burst(Stamp(second + LULL)), Burst::Over);
+        assert_eq!(route.burst(Stamp(second + LULL.0)), Burst::Over);
         let usual = at(Routing::default());
         usual.came(Stamp(second), 1);
         assert_eq!(usual.burst(Stamp(second)), Burst::Any);

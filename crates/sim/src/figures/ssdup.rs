@@ -3,14 +3,13 @@
 
 use super::{Drawn, Panel, Result, Settings, Style, each, mean, percents, row, rows};
 use crate::scenario::{
-    Choose, DrainPlan, Full, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, Spread,
-    TargetGroup, When,
+    Choose, DrainPlan, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, Spread, TargetGroup,
 };
 use crate::{Report, simulate};
 use forebay_model::{Bytes, FileId, Job};
 use forebay_policy::arbiter::Rules;
-use forebay_policy::drain::Order;
-use forebay_policy::route::{self, Detector, Marks, Mode, Write};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{self, Detector, Full, Marks, Mode, Write};
 use forebay_policy::share::{Discipline, Policy, Rate, Rng, Tick};
 
 const KIB: u64 = 1 << 10;
@@ -22,6 +21,8 @@ const HALF: Bytes = Bytes(128 * KIB);
 const LINK: f64 = 117.5e6;
 /// Rate of a node's SSD, from its data sheet.
 const SSD: Rate = Rate(205_000_000);
+/// Bytes per second that a node without an SSD takes into memory.
+const MEMORY: Rate = Rate(10_000_000_000);
 /// Mean random delay of a process before each request: few processes do not fill the network (Fig. 2).
 const PAUSE: Tick = Tick::ms(10);
 
@@ -49,7 +50,7 @@ fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Server
     let region = matches!(kind, Kind::Double).then_some(Bytes((each.0 / 2).max(HALF.0)));
     Ok(Servers {
         count: 2,
-        rate: SSD,
+        rate: if matches!(kind, Kind::Plain) { MEMORY } else { SSD },
         turns: 1,
         capacity: each,
         policy: Policy::FIFO,
@@ -60,14 +61,16 @@ fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Server
             order: Order::Offset,
             region,
             largest: Bytes(MIB),
-            streams: 64,
+            streams: Some(64),
+            per_server: None,
+            trigger: Trigger { threshold: 0.0, ..Trigger::default() },
             // With a single region, the buffer is drained only when the work is done.
-            when: if region.is_some() { When::Above(0.0) } else { When::Between },
+            pipeline: if region.is_some() { Pipeline::On } else { Pipeline::Off },
             lag: Tick(0),
             pause: Tick(0),
             rules: Rules::default(),
         }),
-        full: if region.is_some() { Full::Wait } else { Full::Direct },
+        full: if region.is_some() { Full::Wait } else { Full::Bypass },
         mode: match kind {
             Kind::Plain => Mode::Direct,
             Kind::Buffer => Mode::Buffer,

@@ -1,10 +1,10 @@
 //! ThemisIO: servers that jobs share by policy.
 
 use super::{Drawn, Panel, Result, Settings, Style, deviation, each, mean, median, percents, row};
-use crate::scenario::{Full, JobPlan, MOST_ROUNDS, Phase, Scenario, Servers, Spread};
+use crate::scenario::{JobPlan, MOST_ROUNDS, Phase, Scenario, Servers, Spread};
 use crate::{Report, simulate};
 use forebay_model::{Bytes, Job};
-use forebay_policy::route::{self, Mode};
+use forebay_policy::route::{self, Full, Mode};
 use forebay_policy::share::{Discipline, Rate, Tick, shares};
 
 const MB: u64 = 1_000_000;

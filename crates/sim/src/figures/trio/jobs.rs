@@ -61,7 +61,7 @@ fn machine(settings: &Settings, per_target: u32, leaves: Leaves, scale: u64) -> 
         // All have their data at once; the order of their requests is random, not by size.
         drain.lag = Tick::ms(1);
         if let Leaves::Crowd(at_once) = leaves {
-            (drain.rules.alpha, drain.rules.per_server) = (128, at_once);
+            (drain.rules.alpha, drain.per_server) = (128, Some(at_once));
         }
     }
     Scenario {

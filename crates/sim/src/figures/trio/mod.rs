@@ -6,14 +6,13 @@ pub(super) use jobs::{eleven, ten, twelve};
 
 use super::{Drawn, Panel, Result, Settings, Style, each, mean, percents, row, rows};
 use crate::scenario::{
-    Choose, DrainPlan, Full, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, TargetGroup,
-    Way, When,
+    Choose, DrainPlan, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, TargetGroup, Way,
 };
 use crate::{Report, simulate};
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::{Choice, Rules};
-use forebay_policy::drain::Order;
-use forebay_policy::route::{self, Mode};
+use forebay_policy::drain::{Order, Pipeline, Trigger};
+use forebay_policy::route::{self, Full, Mode};
 use forebay_policy::share::{Discipline, Policy, Rate, Tick};
 
 const MB: u64 = 1_000_000;
@@ -93,8 +92,10 @@ fn buffers(count: u16, order: Order, choice: Choice) -> Servers {
             order,
             region: None,
             largest: REQUEST,
-            streams: 1,
-            when: When::Between,
+            streams: Some(1),
+            per_server: Some(1),
+            trigger: Trigger::default(),
+            pipeline: Pipeline::Off,
             lag: LAG,
             pause: PAUSE,
             rules: Rules { alpha: 2, choice, patience: Tick::ms(3_600_000), ..Rules::default() },

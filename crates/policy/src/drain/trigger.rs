@@ -1,0 +1,185 @@
+//! When data is drained automatically.
+
+use crate::share::Tick;
+use forebay_model::Stamp;
+use serde::{Deserialize, Serialize};
+
+/// Outside the configured hours, and while programs write a burst, the buffer is drained only above this share of its
+/// capacity.
+pub const HIGH: f64 = 0.8;
+/// Without a pipeline, a burst ends when no bytes have arrived for this long.
+pub const LULL: Tick = Tick::ms(300);
+
+/// Whether data is drained while more arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pipeline {
+    /// Some regions are filled while others are drained.
+    #[default]
+    On,
+    /// Nothing is drained before the burst is over, unless a writer waits for space.
+    Off,
+}
+
+/// The state of a burst.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Burst {
+    /// Bursts do not matter.
+    Any,
+    /// The burst continues: nothing is drained.
+    GoesOn,
+    /// The burst is over: everything is drained.
+    Over,
+}
+
+/// The state of a burst whose last bytes arrived at `last`.
+#[must_use]
+pub fn burst(pipeline: Pipeline, last: Tick, now: Tick) -> Burst {
+    match pipeline {
+        Pipeline::On => Burst::Any,
+        Pipeline::Off if now.since(last) < LULL => Burst::GoesOn,
+        Pipeline::Off => Burst::Over,
+    }
+}
+
+/// What an administrator chooses.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Trigger {
+    /// Above this share of the capacity, data is drained until the level is reached.
+    pub threshold: f64,
+    /// Below the threshold, only data older than this is drained.
+    pub age: Tick,
+    /// Drain whenever no other data is being drained, however little there is.
+    pub when_idle: bool,
+}
+
+impl Default for Trigger {
+    fn default() -> Trigger {
+        Trigger { threshold: 0.2, age: Tick::ms(600_000), when_idle: false }
+    }
+}
+
+/// The state that the decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Bytes of the buffer.
+    pub capacity: u64,
+    /// Bytes in it that are not drained.
+    pub live: u64,
+    /// Writers that wait for space.
+    pub waiting: usize,
+    /// Whether nothing is being drained.
+    pub idle: bool,
+    /// The state of the burst.
+    pub burst: Burst,
+    /// Whether programs fill the buffer so fast that the drain would take processors from them.
+    pub filling: bool,
+    /// Whether it is an hour in which data may be drained.
+    pub within_hours: bool,
+    /// The time.
+    pub now: Stamp,
+}
+
+/// What should be drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Nothing.
+    Nothing,
+    /// This many bytes, the oldest first.
+    Bytes(u64),
+    /// Everything that was written before.
+    Before(Stamp),
+}
+
+/// What should be drained now.
+#[must_use]
+pub fn want(trigger: &Trigger, view: View) -> Want {
+    let above = |share: f64| view.live.saturating_sub((view.capacity as f64 * share) as u64);
+    if view.waiting > 0 {
+        return Want::Bytes(above(trigger.threshold).max(view.capacity / 4));
+    }
+    match view.burst {
+        Burst::GoesOn => return Want::Nothing,
+        Burst::Over if view.live > 0 => return Want::Before(view.now),
+        Burst::Over | Burst::Any => {}
+    }
+    if view.filling && above(HIGH.max(trigger.threshold)) == 0 {
+        return Want::Nothing;
+    }
+    let mark = if view.within_hours { trigger.threshold } else { HIGH.max(trigger.threshold) };
+    if above(mark) > 0 {
+        return Want::Bytes(above(mark));
+    }
+    if !view.within_hours || view.live == 0 {
+        return Want::Nothing;
+    }
+    if trigger.when_idle && view.idle {
+        return Want::Before(view.now);
+    }
+    Want::Before(Stamp(view.now.0.saturating_sub(trigger.age.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn drain_is_lazy_below_the_threshold_and_eager_above() {
+        let at = |seconds: u64| Stamp(seconds * SECOND);
+        let lazy = Trigger { age: Tick(10 * SECOND), ..Trigger::default() };
+        let idle = Trigger { when_idle: true, ..lazy };
+        let (any, on, over) = (Burst::Any, Burst::GoesOn, Burst::Over);
+        for (burst, trigger, within_hours, live, waiting, wanted) in [
+            (on, lazy, true, 900, 0, Want::Nothing),
+            (on, lazy, true, 900, 1, Want::Bytes(700)),
+            (over, lazy, true, 100, 0, Want::Before(at(100))),
+            (over, lazy, true, 0, 0, Want::Nothing),
+            (any, lazy, true, 0, 0, Want::Nothing),
+            (any, lazy, true, 200, 0, Want::Before(at(90))),
+            (any, lazy, true, 201, 0, Want::Bytes(1)),
+            (any, lazy, true, 900, 0, Want::Bytes(700)),
+            (any, lazy, true, 900, 1, Want::Bytes(700)),
+            (any, lazy, true, 100, 1, Want::Bytes(250)),
+            (any, idle, true, 100, 0, Want::Before(at(100))),
+            (any, lazy, false, 200, 0, Want::Nothing),
+            (any, lazy, false, 700, 0, Want::Nothing),
+            (any, lazy, false, 900, 0, Want::Bytes(100)),
+            (any, lazy, false, 700, 1, Want::Bytes(500)),
+        ] {
+            let idle = true;
+            let view = View {
+                capacity: 1000,
+                live,
+                waiting,
+                idle,
+                burst,
+                filling: false,
+                within_hours,
+                now: at(100),
+            };
+            assert_eq!(want(&trigger, view), wanted, "{trigger:?} {view:?}");
+        }
+        // While programs write a burst, the drain leaves them the processors as long as there is room.
+        for (live, waiting, wanted) in [
+            (100, 0, Want::Nothing),
+            (800, 0, Want::Nothing),
+            (801, 0, Want::Bytes(601)),
+            (100, 1, Want::Bytes(250)),
+        ] {
+            let (capacity, idle, filling, within_hours) = (1000, true, true, true);
+            let view =
+                View { capacity, live, waiting, idle, burst: any, filling, within_hours, now: at(100) };
+            assert_eq!(want(&lazy, view), wanted, "{live} {waiting}");
+        }
+    }
+
+    #[test]
+    fn burst_continues_as_long_as_bytes_arrive() {
+        let last = Tick(SECOND);
+        assert_eq!(burst(Pipeline::Off, last, Tick(SECOND + LULL.0 - 1)), Burst::GoesOn);
+        assert_eq!(burst(Pipeline::Off, last, last.after(LULL)), Burst::Over);
+        assert_eq!(burst(Pipeline::On, last, last), Burst::Any);
+    }
+}
