@@ -32,6 +32,48 @@ const DECIDERS: &[&str] = &[
     "Curve",
 ];
 
+/// A decision, what `policy` offers for it, and the functions of the daemon and of the simulator that ask for it.
+struct Decision {
+    what: &'static str,
+    /// The function of `policy`, or a type or trait.
+    import: &'static str,
+    /// The call: a function of that name, or a method of the type.
+    call: &'static str,
+    server: &'static str,
+    sim: &'static str,
+}
+
+const fn decision(
+    what: &'static str,
+    (import, call): (&'static str, &'static str),
+    [server, sim]: [&'static str; 2],
+) -> Decision {
+    Decision { what, import, call, server, sim }
+}
+
+const DECISIONS: &[Decision] = &[
+    decision("when a buffer is drained", ("want", "want"), ["apply_trigger", "is_active"]),
+    decision("when a burst is over", ("burst", "burst"), ["burst", "is_active"]),
+    decision("who may take free space", ("SpaceQueue", "is_uncontested"), ["is_uncontested", "finds_space"]),
+    decision("who gets space in a full buffer", ("SpaceQueue", "next_job"), ["is_next", "next_parked"]),
+    decision("a job's part of the space", ("due_among", "due_among"), ["due_among", "give_space"]),
+    decision("which writes bypass the buffer", ("WriteRouter", "route"), ["way", "arrive"]),
+    decision("which writes bypass a full buffer", ("decide", "decide"), ["write", "arrive"]),
+    decision("how many servers and writers use a target", ("slots", "slots"), ["slots", "slots"]),
+    decision("who may write to a target", ("Member", "request"), ["request", "request_grants"]),
+    decision("what is written next", ("Pick", "next"), ["next_write", "spend"]),
+    decision("whose turn it is", ("Scheduler", "next"), ["pick", "serve"]),
+    decision("where a new file lies", ("place", "place"), ["layout", "balanced"]),
+    decision("shares over all servers", ("divide", "divide"), ["reckon", "exchange_tables"]),
+];
+
+/// Functions of the simulator that carry out what was decided, and what they must not do themselves.
+const ONLY_LATER: &[(&str, &str, &str)] = &[(
+    "arrive",
+    "direct",
+    "a write that bypasses the buffer waits for its turn: send it when it was served",
+)];
+
 /// The rooms of `policy` that the simulator must ask.
 const ASKED: &[&str] = &["share", "route", "drain", "arbiter", "place", "device"];
 
@@ -78,7 +120,81 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             silent.map(|room| Finding::wrong("crates/sim", format!("never asks forebay_policy::{room}"))),
         );
     }
+    if ["crates/policy", "crates/server", "crates/sim"].iter().all(|one| tree.packages().any(|p| p == *one)) {
+        findings.extend(DECISIONS.iter().flat_map(|decision| callers(tree, decision)));
+        findings.extend(ONLY_LATER.iter().filter_map(|&(function, call, why)| {
+            let path = sources(tree, "crates/sim/")
+                .find(|(_, code)| bodies(code, function).any(|body| calls(body, call, true)))?;
+            Some(Finding::wrong(format!("{}: {function}", path.0), why))
+        }));
+    }
     findings
+}
+
+/// The decision is in `policy`, and both the daemon and the simulator ask for it.
+fn callers(tree: &Tree, decision: &Decision) -> Vec<Finding> {
+    let Decision { what, import, call, server, sim } = decision;
+    let is_defined = sources(tree, "crates/policy/").any(|(_, code)| bodies(&code, call).next().is_some());
+    let missing = (!is_defined)
+        .then(|| Finding::wrong("crates/policy", format!("{what}: there is no function {call}")));
+    let asks = |dir: &str, function: &str| {
+        sources(tree, dir).any(|(_, code)| {
+            imports(&code, import) && bodies(&code, function).any(|body| calls(body, call, import != call))
+        })
+    };
+    let silent = [("crates/server/", server), ("crates/sim/", sim)]
+        .into_iter()
+        .filter(|(dir, function)| !asks(dir, function));
+    let silent = silent.map(|(dir, function)| {
+        let text = format!("{what}: no function {function} asks {call} of forebay_policy ({import})");
+        Finding::wrong(dir.trim_end_matches('/'), text)
+    });
+    missing.into_iter().chain(silent).collect()
+}
+
+/// The code of a crate without its tests.
+fn sources<'a>(tree: &'a Tree, dir: &str) -> impl Iterator<Item = (&'a str, String)> {
+    let dir = format!("{dir}src/");
+    tree.rust().filter(move |(path, _)| path.starts_with(&dir)).map(|(path, text)| {
+        let code = rust::code(text);
+        (path, code.split("\nmod tests {").next().unwrap_or_default().to_owned())
+    })
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `policy`'s item of this name is imported.
+fn imports(code: &str, name: &str) -> bool {
+    let uses = code.split("use forebay_policy::").skip(1).filter_map(|rest| rest.split(';').next());
+    uses.into_iter().any(|names| names.split(|c| !is_word(c)).any(|one| one == name))
+}
+
+/// The bodies of the functions of this name.
+fn bodies<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    code.match_indices("fn ").filter_map(move |(at, _)| {
+        let rest = code[at + 3..].strip_prefix(name)?;
+        if rest.starts_with(is_word) {
+            return None;
+        }
+        let begin = rest.find(['{', ';']).filter(|&begin| rest[begin..].starts_with('{'))?;
+        let mut depth = 0;
+        let end = rest[begin..].find(|c| {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            depth == 0
+        })?;
+        Some(&rest[begin..begin + end])
+    })
+}
+
+/// Whether code calls a function or a method of this name.
+fn calls(code: &str, name: &str, is_method: bool) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (code[..at].trim_end().chars().next_back(), &code[at + name.len()..]);
+        let is_whole = !code[..at].ends_with(is_word) && after.starts_with('(');
+        is_whole && (before == Some('.')) == is_method
+    })
 }
 
 #[cfg(test)]
@@ -113,6 +229,80 @@ mod tests {
             let wanted = if found { vec![format!("{path}:1")] } else { vec![] };
             assert_eq!(places(&[(path, code)]), wanted, "{code}");
         }
+    }
+
+    /// The wanted callers, with the bodies of some of the simulator's functions replaced.
+    fn with_callers(replaced: &[(&str, &str)]) -> Vec<String> {
+        let (mut policy, mut server, mut sim) = (String::new(), String::new(), ASKS.to_owned());
+        for Decision { import, call, .. } in DECISIONS {
+            policy += &format!("pub fn {call}() {{ }}\n");
+            server += &format!("use forebay_policy::x::{{{import}, Other}};\n");
+            sim += &format!("use forebay_policy::x::{import};\n");
+        }
+        for Decision { import, call, server: caller, sim: player, .. } in DECISIONS {
+            let ask = if import == call { format!("{call}(1)") } else { format!("it.{call}(1)") };
+            server += &format!("fn {caller}(a: u8) -> u8 {{ if a {{ {ask} }} }}\n");
+            let text = replaced.iter().find(|(name, _)| name == player).map(|(_, text)| (*text).to_owned());
+            sim += &text.unwrap_or_else(|| format!("fn {player}() {{ {ask} }}\n"));
+        }
+        let files = [
+            ("crates/policy/Cargo.toml", ""),
+            ("crates/policy/src/lib.rs", &policy),
+            ("crates/server/Cargo.toml", ""),
+            ("crates/server/src/lib.rs", &server),
+            ("crates/sim/Cargo.toml", ""),
+            ("crates/sim/src/lib.rs", &sim),
+        ];
+        check(&Tree::of(&files)).into_iter().map(|finding| finding.what).collect()
+    }
+
+    /// Functions as the simulator could decide by itself, and the decision that is missed then.
+    const COPIES: [(&str, &str, &str); 4] = [
+        (
+            "is_active",
+            "fn is_active(&self) -> bool { match plan.when { When::Above(share) => state.held > share * capacity, \
+                When::Between => state.released } }",
+            "when a buffer is drained",
+        ),
+        (
+            "next_parked",
+            "fn unpark(&mut self) { while let Some(&number) = self.parked.front() { self.parked.pop_front(); } }",
+            "who gets space in a full buffer",
+        ),
+        (
+            "arrive",
+            "fn arrive(&mut self) { if router.route(now) == Route::Direct { return self.direct(number, now); } \
+                match decide(chosen, space, full) { _ => self.direct(number, now) } }",
+            "waits for its turn",
+        ),
+        (
+            "slots",
+            "fn slots(&self) -> Rules { Rules { per_server: 1, ..Rules::default() } }",
+            "how many servers and writers use a target",
+        ),
+    ];
+
+    #[test]
+    fn decision_that_the_simulator_takes_itself_is_found() {
+        assert_eq!(with_callers(&[]), Vec::<String>::new());
+        for (function, copy, decision) in COPIES {
+            let found = with_callers(&[(function, copy)]);
+            assert!(found.iter().any(|what| what.contains(decision)), "{function}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn caller_that_uses_a_function_of_its_own_is_found() {
+        let own = "use crate::trigger::want; fn apply_trigger() { want(1) }";
+        assert!(
+            !imports(own, "want")
+                && imports("use forebay_policy::drain::{\n    View,\n    want,\n};", "want")
+        );
+        assert!(calls("let a = want(1);", "want", false) && !calls("queue.want(1)", "want", false));
+        assert!(calls("queue\n    .want(1)", "want", true) && !calls("wanted(1)", "want", false));
+        let bodies: Vec<&str> =
+            bodies("fn a(); fn ab() { 1 } fn a() -> X { { 2 } } fn b() { 3 }", "a").collect();
+        assert_eq!(bodies, ["{ { 2 } "]);
     }
 
     #[test]
