@@ -326,12 +326,18 @@ mod tests {
         let file = file();
         let (epochs, reader) = (Epochs::create(&file, 5).unwrap(), EpochReader::open(&file).unwrap());
         let (value, end) = (AtomicU64::new(0), AtomicBool::new(false));
+        let accepted = AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for number in 1..=20_000 {
+                let mut number = 0;
+                while number < 20_000 || accepted.load(Ordering::SeqCst) < 100 {
+                    number += 1;
                     epochs.begin_file(7);
                     value.store(number, Ordering::SeqCst);
                     epochs.done_file(7);
+                    if number.is_multiple_of(64) {
+                        std::thread::yield_now();
+                    }
                 }
                 end.store(true, Ordering::SeqCst);
             });
@@ -342,6 +348,7 @@ mod tests {
                     && reader.stands(lease, 7)
                 {
                     assert!(before >= seen, "{before} {seen}");
+                    accepted.fetch_add(1, Ordering::SeqCst);
                     continue;
                 }
                 let since = epochs.moment();
