@@ -5,21 +5,23 @@
 
 use crate::layout_source::LayoutSource;
 use crate::{
-    Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, acl, lustre, shown, write_zeros,
+    Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, acl, lustre, shown,
+    write_zeros,
 };
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
 use forebay_policy::place::Description;
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags,
-    Timespec, Timestamps, XattrFlags, chmod, chownat, fadvise, fallocate, fchmod, fchown, fsetxattr,
-    ftruncate, getxattr, linkat, mkdirat, openat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat,
-    utimensat,
+    Advice, AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxAttributes,
+    StatxFlags, Timespec, Timestamps, XattrFlags, chmod, chownat, fadvise, fallocate, fchmod, fchown,
+    fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat, openat2, readlinkat, renameat, renameat_with,
+    statx, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pwritev};
 use std::fs::File;
 use std::io::IoSlice;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -59,7 +61,23 @@ impl Dir {
         Ok(Dir { layout_source: LayoutSource::Lustre(targets), ..Dir::open(path)? })
     }
 
+    /// A directory at the root that belongs to this user alone; it is created if it is missing.
+    pub(crate) fn private(&self, name: &Name) -> Result<Option<Dir>> {
+        let (at, me) = (std::slice::from_ref(name), rustix::process::geteuid());
+        let owner = (Uid(me.as_raw()), Gid(rustix::process::getegid().as_raw()));
+        self.make_dir(at, owner, 0o700)?;
+        let (root, stat) = self.seen(Seen::any(at), OFlags::PATH, "open")?;
+        let shown = self.shown(&root, &stat).map_err(|errno| self.failed(at, "open", errno))?;
+        let own = file_kind(&stat) == Some(FileKind::Directory) && stat.stx_uid == me.as_raw();
+        let path = self.path.join(std::ffi::OsStr::from_bytes(name.as_bytes()));
+        Ok((own && shown & 0o077 == 0).then(|| Dir { layout_source: LayoutSource::by(&root), root, path }))
+    }
+
     fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        Dir::below(&self.root, path, flags)
+    }
+
+    fn below(root: &OwnedFd, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let whole = match path {
@@ -67,28 +85,23 @@ impl Dir {
             path => path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'),
         };
         for _ in 1..TRIES {
-            match openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve) {
+            match openat2(root, whole.as_slice(), flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 done => return done,
             }
         }
-        openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve)
+        openat2(root, whole.as_slice(), flags, Mode::empty(), resolve)
     }
 
     /// Sets owner and mode of an open file. Only root can change owners; a server of another user serves only
     /// that user.
-    fn give(file: &impl AsFd, (uid, gid): (Uid, Gid), mode: u16) -> rustix::io::Result<()> {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid.0), rustix::fs::Gid::from_raw(gid.0));
+    fn give(file: &impl AsFd, owner: (Uid, Gid), mode: u16) -> rustix::io::Result<()> {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(owner.0.0), rustix::fs::Gid::from_raw(owner.1.0));
         match fchown(file, Some(uid), Some(gid)) {
-            Err(Errno::PERM) | Ok(()) => fchmod(file, Mode::from_raw_mode(u32::from(mode & 0o7777))),
-            Err(errno) => Err(errno),
+            Err(Errno::PERM) | Ok(()) => {}
+            Err(errno) => return Err(errno),
         }
-    }
-
-    /// The parent directory of a path, and the last name.
-    fn parent<'a>(&self, path: Path<'a>) -> rustix::io::Result<(OwnedFd, &'a [u8])> {
-        let (name, dir) = path.split_last().ok_or(Errno::BUSY)?;
-        Ok((self.at(dir, OFlags::PATH | OFlags::DIRECTORY)?, name.as_bytes()))
+        fchmod(file, permitted(mode, owner, &look(file)?))
     }
 
     /// Opens a regular file; refuses other types without blocking on them.
@@ -106,6 +119,15 @@ impl Dir {
         let Some(name) = at.path.last() else { return Err(self.failed(at.path, verb, Errno::BUSY)) };
         let (dir, _) = self.seen(at.dir(), OFlags::PATH | OFlags::DIRECTORY, verb)?;
         Ok((dir, name.as_bytes()))
+    }
+
+    /// The same for an entry that may be missing, with its directory; `None` if the directory is missing.
+    fn slot_if_there<'a>(&self, at: Slot<'a>, verb: &str) -> Result<Option<(OwnedFd, &'a [u8])>> {
+        match self.slot(at, verb) {
+            Ok(slot) => Ok(Some(slot)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Creates a file, open for reading and writing.
@@ -151,22 +173,17 @@ impl Dir {
     /// Opens the parent directory of an entry that the caller saw, and returns it with the name; `None` if
     /// the entry does not exist. From then on only users with write permission for this directory can replace
     /// the entry, and these could remove or rename it as well.
-    fn seen_in<'a>(&self, it: Seen<'a>, verb: &str) -> Result<Option<(OwnedFd, &'a [u8])>> {
-        let look = || {
-            let (dir, name) = self.parent(it.path)?;
-            let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-            let stat = statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, flags)?;
-            Ok((dir, name, stat))
-        };
-        match look() {
-            Ok((dir, name, stat)) => it.demand(serial(&stat)).map(|()| Some((dir, name))),
-            Err(errno) if is_miss(errno) => Ok(None),
+    fn seen_in<'a>(&self, it: Seen<'a>, verb: &str) -> Result<Option<(OwnedFd, &'a [u8], u64)>> {
+        let Some((dir, name)) = self.slot_if_there(it.slot(), verb)? else { return Ok(None) };
+        match serial_in(&dir, name) {
+            Ok(None) => Ok(None),
+            Ok(Some(serial)) => it.demand(serial).map(|()| Some((dir, name, serial))),
             Err(errno) => Err(self.failed(it.path, verb, errno)),
         }
     }
 
     fn unlinked(&self, it: Seen<'_>, flags: AtFlags) -> Result<bool> {
-        let Some((dir, name)) = self.seen_in(it, "remove")? else { return Ok(false) };
+        let Some((dir, name, _)) = self.seen_in(it, "remove")? else { return Ok(false) };
         match unlinkat(&dir, name, flags) {
             // ENOTDIR here refers to the entry itself.
             Err(Errno::NOTDIR) => Err(self.failed(it.path, "remove", Errno::NOTDIR)),
@@ -187,22 +204,26 @@ impl Dir {
         Error::new(kind(errno), text)
     }
 
-    fn describe(&self, path: Path<'_>) -> rustix::io::Result<Found> {
-        let file = self.at(path, OFlags::PATH)?;
-        let stat = look(&file)?;
-        let kind = file_kind(&stat).ok_or(Errno::NOENT)?;
-        let target = match kind {
-            FileKind::Symlink => readlinkat(&file, "", Vec::new())?.into_bytes(),
-            _ => Vec::new(),
-        };
+    /// The permission bits that are shown of an entry: never more than its access list grants.
+    fn shown(&self, file: &OwnedFd, stat: &Statx) -> rustix::io::Result<u16> {
         let mode = stat.stx_mode & 0o7777;
-        let mode = match access_list(&file, kind)? {
+        let kind = file_kind(stat).ok_or(Errno::NOENT)?;
+        Ok(match access_list(file, kind)? {
             Some(list) => acl::narrowed(mode, &list),
             None => mode,
+        })
+    }
+
+    fn describe(&self, file: &OwnedFd) -> rustix::io::Result<Found> {
+        let stat = look(file)?;
+        let kind = file_kind(&stat).ok_or(Errno::NOENT)?;
+        let target = match kind {
+            FileKind::Symlink => readlinkat(file, "", Vec::new())?.into_bytes(),
+            _ => Vec::new(),
         };
         Ok(Found {
             kind,
-            mode,
+            mode: self.shown(file, &stat)?,
             uid: Uid(stat.stx_uid),
             gid: Gid(stat.stx_gid),
             version: version(&stat),
@@ -219,18 +240,27 @@ impl Backend for Dir {
         format!("dir:{}", self.path.display())
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        match self.describe(path) {
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        let opened = match (at.dir, at.path) {
+            (0, path) => self.at(path, OFlags::PATH),
+            (_, []) => self.at(&[], OFlags::PATH),
+            (_, [.., name]) => match self.slot(at, "look up") {
+                Ok((dir, _)) => Dir::below(&dir, std::slice::from_ref(name), OFlags::PATH),
+                Err(error) if is_missing(error.kind()) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        match opened.and_then(|file| self.describe(&file)) {
             Ok(found) => Ok(Some(found)),
             // A path through a link finds nothing: the path walk resolves links one at a time.
             Err(errno) if is_miss(errno) || errno == Errno::LOOP => Ok(None),
-            Err(errno) => Err(self.failed(path, "look up", errno)),
+            Err(errno) => Err(self.failed(at.path, "look up", errno)),
         }
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        let failed = |errno| self.failed(dir, "list", errno);
-        let listed = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        let failed = |errno| self.failed(dir.path, "list", errno);
+        let (listed, _) = self.seen(dir, OFlags::RDONLY | OFlags::DIRECTORY, "list")?;
         for entry in rustix::fs::Dir::new(listed).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             // Only "." and ".." are not valid names.
@@ -316,8 +346,13 @@ impl Backend for Dir {
                 Err(errno) => return Err(errno),
             }
             if file_kind(&stat) != Some(FileKind::Symlink) {
-                // The owner may do this even without read permission.
-                chmod(proc_path(&named), Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
+                let now = look(&named)?;
+                let mode = permitted(mode, owner, &now);
+                // The shown mode may be narrower than the access list, whose mask `chmod` would set to it.
+                if u32::from(self.shown(&named, &now)?) != mode.as_raw_mode() {
+                    // The owner may do this even without read permission.
+                    chmod(proc_path(&named), mode)?;
+                }
             }
             let moment = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
             let times = Timestamps { last_access: moment, last_modification: moment };
@@ -326,7 +361,7 @@ impl Backend for Dir {
         set().map_err(|errno| self.failed(it.path, "set attributes of", errno))
     }
 
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         let (parent, name) = self.slot(dir, "create the directory")?;
         let make = || {
             // No other user can enter it before its owner and mode are set.
@@ -340,14 +375,15 @@ impl Backend for Dir {
             };
             let made = match open(OFlags::RDONLY) {
                 // A directory without read permission is not one whose creation was interrupted.
-                Err(Errno::ACCESS) if exists => return open(OFlags::PATH).map(drop),
+                Err(Errno::ACCESS) if exists => return open(OFlags::PATH).map(|_| None),
                 made => made?,
             };
-            // Another user may have replaced it. That user could also remove an empty directory, so changing
-            // the owner of an empty one gives nothing away; one that is not empty is not new.
-            match is_begun(&look(&made)?) && is_empty(&made)? {
-                true => Dir::give(&made, owner, mode),
-                false if exists => Ok(()),
+            // Another user may have replaced it. That user could also remove an empty directory of this one, so
+            // changing its owner gives nothing away; one that is not empty is not new.
+            let stat = look(&made)?;
+            match is_begun(&stat) && is_empty(&made)? {
+                true => Dir::give(&made, owner, mode).map(|()| Some(serial(&stat))),
+                false if exists => Ok(None),
                 false => Err(Errno::EXIST),
             }
         };
@@ -362,10 +398,25 @@ impl Backend for Dir {
         self.unlinked(dir, AtFlags::REMOVEDIR)
     }
 
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        let (to_dir, to_name) = self.parent(to).map_err(|errno| self.failed(to, "rename to", errno))?;
-        let Some((dir, name)) = self.seen_in(from, "rename")? else { return Ok(false) };
-        self.if_there(from.path, "rename", renameat(&dir, name, &to_dir, to_name))
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool> {
+        let (to_dir, to_name) = self.slot(to, "rename to")?;
+        let Some((dir, name, serial)) = self.seen_in(from, "rename")? else { return Ok(false) };
+        let there = serial_in(&to_dir, to_name).map_err(|errno| self.failed(to.path, "rename to", errno))?;
+        if there == Some(serial) {
+            // A rename of a hard link to another one of the same file would leave both.
+            let done = if from.path == to.path { Ok(()) } else { unlinkat(&dir, name, AtFlags::empty()) };
+            return self.if_there(from.path, "rename", done);
+        }
+        target.demand(to.path, there)?;
+        let renamed = match target {
+            Target::Nothing => match renameat_with(&dir, name, &to_dir, to_name, RenameFlags::NOREPLACE) {
+                // Not every file system supports the flag.
+                Err(Errno::INVAL | Errno::NOSYS) => renameat(&dir, name, &to_dir, to_name),
+                done => done,
+            },
+            Target::Entry(_) | Target::Any => renameat(&dir, name, &to_dir, to_name),
+        };
+        self.if_there(from.path, "rename", renamed)
     }
 
     fn link_of(&self, file: Seen<'_>, to: Slot<'_>) -> Result<()> {
@@ -402,6 +453,24 @@ fn proc_path(file: &OwnedFd) -> String {
 fn is_begun(stat: &Statx) -> bool {
     let inherited = 0o2000;
     u32::from(stat.stx_mode) & 0o7777 & !inherited == 0o700
+        && stat.stx_uid == rustix::process::geteuid().as_raw()
+}
+
+/// The permission bits that a file gets: of one that could not be given to its owner, set-id bits would give the
+/// rights of this server's user to whoever wrote its bytes.
+fn permitted(mode: u16, owner: (Uid, Gid), now: &Statx) -> Mode {
+    let bits = if (now.stx_uid, now.stx_gid) == (owner.0.0, owner.1.0) { 0o7777 } else { 0o1777 };
+    Mode::from_raw_mode(u32::from(mode & bits))
+}
+
+/// The serial number of the entry of this name, if there is one.
+fn serial_in(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Option<u64>> {
+    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    match statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, flags) {
+        Ok(stat) => Ok(Some(serial(&stat))),
+        Err(errno) if is_miss(errno) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn is_empty(dir: &OwnedFd) -> rustix::io::Result<bool> {
@@ -488,13 +557,14 @@ pub(crate) fn version(stat: &Statx) -> Version {
 
 /// Inode numbers are reused, often at once; together with the birth time, where known, they are unique.
 fn serial(stat: &Statx) -> u64 {
-    let born = match stat.stx_mask & StatxFlags::BTIME.bits() {
-        0 => 0,
-        _ => (stat.stx_btime.tv_sec as u64)
-            .wrapping_mul(1_000_000_000)
-            .wrapping_add(stat.stx_btime.tv_nsec.into()),
-    };
-    (stat.stx_ino ^ born.rotate_left(32)).max(1)
+    (stat.stx_ino ^ born(stat).unwrap_or(0).rotate_left(32)).max(1)
+}
+
+/// When a file was created, in nanoseconds, where the file system knows it.
+pub(crate) fn born(stat: &Statx) -> Option<u64> {
+    let time = (stat.stx_btime.tv_sec as u64, u64::from(stat.stx_btime.tv_nsec));
+    (stat.stx_mask & StatxFlags::BTIME.bits() != 0)
+        .then(|| time.0.wrapping_mul(1_000_000_000).wrapping_add(time.1))
 }
 
 fn time(time: rustix::fs::StatxTimestamp) -> Time {
@@ -533,6 +603,11 @@ fn access_list(file: &OwnedFd, kind: FileKind) -> rustix::io::Result<Option<Vec<
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
         Err(errno) => Err(errno),
     }
+}
+
+/// Whether a path led to no directory: a part of it is missing, a file, or a link.
+fn is_missing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotDirectory | ErrorKind::TooManyLinks)
 }
 
 fn is_miss(errno: Errno) -> bool {

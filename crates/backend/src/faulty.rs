@@ -1,6 +1,6 @@
 //! A back end with injected faults, before or after a call takes effect.
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version};
 use forebay_model::{Error, ErrorKind, Gid, Name, Result, Span, Time, Uid};
 use forebay_policy::place::Description;
 use std::sync::Arc;
@@ -66,16 +66,16 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.name()
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        self.through("find", |inner| inner.find(path))
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        self.through("find", |inner| inner.find_at(at))
     }
 
     fn root(&self) -> Result<Option<Found>> {
         self.through("root", B::root)
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        self.through("list", |inner| inner.list(dir, show))
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.through("list", |inner| inner.list_of(dir, show))
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
@@ -122,7 +122,7 @@ impl<B: Backend> Backend for Faulty<B> {
         self.through("set_attr", |inner| inner.set_attr_of(it, owner, mode, mtime))
     }
 
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         self.through("make_dir", |inner| inner.make_dir_at(dir, owner, mode))
     }
 
@@ -134,8 +134,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.through("remove_dir", |inner| inner.remove_dir_of(dir))
     }
 
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        self.through("rename", |inner| inner.rename_of(from, to))
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool> {
+        self.through("rename", |inner| inner.rename_of(from, to, target))
     }
 
     fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {

@@ -52,8 +52,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// The entry at a path, if there is one.
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>>;
+    /// The entry of that name in a directory that the caller saw, if there is one.
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>>;
 
     /// The attributes of the root; `None` where the storage has none, as in a bucket.
     fn root(&self) -> Result<Option<Found>> {
@@ -61,7 +61,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Calls `show` with the names in a directory, in no particular order.
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()>;
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()>;
 
     /// Opens a file for reading.
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
@@ -102,8 +102,9 @@ pub trait Backend: Send + Sync {
     /// Sets owner, mode and mtime.
     fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()>;
 
-    /// Creates a directory. An existing one is left unchanged, unless its creation was interrupted.
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()>;
+    /// Creates a directory and returns its serial number. An existing one is left unchanged, and `None` is
+    /// returned, unless this user began to create it and was interrupted.
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>>;
 
     /// Removes a file or link. Returns whether it existed.
     fn unlink_of(&self, it: Seen<'_>) -> Result<bool>;
@@ -111,8 +112,9 @@ pub trait Backend: Send + Sync {
     /// Removes an empty directory. Returns whether it existed.
     fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool>;
 
-    /// Renames an entry, replacing the target. Returns whether it existed.
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool>;
+    /// Renames an entry, and replaces what the caller permits. If both names are hard links to one file, the
+    /// first goes. Returns whether the entry existed.
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool>;
 
     /// Sets the length of a file. Returns whether it existed.
     fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool>;
@@ -135,8 +137,18 @@ pub trait Backend: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, text))
     }
 
-    /// [`Backend::set_attr_of`] for any entry at a path. This and the calls below are for callers that share
-    /// the tree with no other user who could replace entries.
+    /// [`Backend::find_at`] in any directory at that path. This and the calls below are for callers that share
+    /// the tree with no other user who could replace entries, or that compare what they found.
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        self.find_at(Slot::any(path))
+    }
+
+    /// [`Backend::list_of`] for any directory at a path.
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.list_of(Seen::any(dir), show)
+    }
+
+    /// [`Backend::set_attr_of`] for any entry at a path.
     fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
         self.set_attr_of(Seen::any(path), owner, mode, mtime)
     }
@@ -158,7 +170,7 @@ pub trait Backend: Send + Sync {
 
     /// [`Backend::make_dir_at`] in any directory at that path.
     fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.make_dir_at(Slot::any(dir), owner, mode)
+        self.make_dir_at(Slot::any(dir), owner, mode).map(drop)
     }
 
     /// [`Backend::unlink_of`] for any entry at a path.
@@ -171,9 +183,9 @@ pub trait Backend: Send + Sync {
         self.remove_dir_of(Seen::any(dir))
     }
 
-    /// [`Backend::rename_of`] for any entry at a path.
+    /// [`Backend::rename_of`] for any entry at a path, replacing any other.
     fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        self.rename_of(Seen::any(from), to)
+        self.rename_of(Seen::any(from), Slot::any(to), Target::Any)
     }
 
     /// [`Backend::truncate_of`] for any entry at a path.
@@ -201,13 +213,21 @@ pub struct Seen<'a> {
     pub path: Path<'a>,
     /// The serial number of its [`Version`]; 0 matches any entry.
     pub serial: u64,
+    /// The serial number of its directory; 0 matches any. Only calls that change the directory compare it: an
+    /// entry of the same serial number in another one is another hard link.
+    pub dir: u64,
 }
 
 impl<'a> Seen<'a> {
     /// Any entry at a path.
     #[must_use]
     pub fn any(path: Path<'a>) -> Seen<'a> {
-        Seen { path, serial: 0 }
+        Seen { path, serial: 0, dir: 0 }
+    }
+
+    /// Its name in the directory that the caller saw.
+    fn slot(self) -> Slot<'a> {
+        Slot { path: self.path, dir: self.dir }
     }
 
     /// Fails if the serial number differs from the one seen.
@@ -241,8 +261,41 @@ impl<'a> Slot<'a> {
     }
 
     /// The directory.
-    fn dir(self) -> Seen<'a> {
-        Seen { path: &self.path[..self.path.len().saturating_sub(1)], serial: self.dir }
+    #[must_use]
+    pub fn dir(self) -> Seen<'a> {
+        Seen { path: &self.path[..self.path.len().saturating_sub(1)], serial: self.dir, dir: 0 }
+    }
+
+    /// The entry of this name with this serial number.
+    #[must_use]
+    pub fn seen(self, serial: u64) -> Seen<'a> {
+        Seen { path: self.path, serial, dir: self.dir }
+    }
+}
+
+/// What a rename may replace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Target {
+    /// Nothing: the rename fails if the name is taken.
+    Nothing,
+    /// The entry of this serial number.
+    Entry(u64),
+    /// Any entry.
+    Any,
+}
+
+impl Target {
+    /// Fails if a rename may not replace the entry of this serial number that has the name.
+    fn demand(self, path: Path<'_>, there: Option<u64>) -> Result<()> {
+        match (self, there) {
+            (Target::Any, _) | (_, None) => Ok(()),
+            (Target::Entry(serial), Some(there)) => Seen { path, serial, dir: 0 }.demand(there),
+            (Target::Nothing, Some(_)) => {
+                let text =
+                    format!("the back end has another /{} by now, which was left unchanged", shown(path));
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A back end in memory, for tests.
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +57,12 @@ impl State {
         self.nodes.get(it.path).map_or(Ok(()), |node| it.demand(node.found.version.serial))
     }
 
+    /// The same for its directory.
+    fn demand_in(&self, it: Seen<'_>) -> Result<()> {
+        self.demand(it.slot().dir())?;
+        self.demand(it)
+    }
+
     fn demand_parent(&self, path: Path<'_>) -> Result<()> {
         match path.split_last().map(|(_, dir)| self.kind(dir)) {
             Some(Some(FileKind::Directory)) => Ok(()),
@@ -102,13 +108,17 @@ impl Backend for Memory {
         "memory".to_owned()
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        Ok(self.lock().nodes.get(path).map(|node| node.found.clone()))
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        let state = self.lock();
+        state.demand(at.dir())?;
+        Ok(state.nodes.get(at.path).map(|node| node.found.clone()))
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+    fn list_of(&self, it: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        let dir = it.path;
         let names: Vec<Name> = {
             let state = self.lock();
+            state.demand(it)?;
             match state.kind(dir) {
                 Some(FileKind::Directory) => state.children(dir).cloned().collect(),
                 Some(_) => return Err(failed(dir, ErrorKind::NotDirectory)),
@@ -180,21 +190,24 @@ impl Backend for Memory {
         Ok(())
     }
 
-    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         let (mut state, dir) = (self.lock(), at.path);
         state.demand(at.dir())?;
         state.demand_parent(dir)?;
         match state.kind(dir) {
             Some(FileKind::Directory) => {}
             Some(_) => return Err(failed(dir, ErrorKind::Exists)),
-            None => state.insert(dir, FileKind::Directory, owner, mode, b""),
+            None => {
+                state.insert(dir, FileKind::Directory, owner, mode, b"");
+                return Ok(state.nodes.get(dir).map(|node| node.found.version.serial));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
         let (mut state, path) = (self.lock(), it.path);
-        state.demand(it)?;
+        state.demand_in(it)?;
         match state.kind(path) {
             None => Ok(false),
             Some(FileKind::Directory) => Err(failed(path, ErrorKind::IsDirectory)),
@@ -204,7 +217,7 @@ impl Backend for Memory {
 
     fn remove_dir_of(&self, it: Seen<'_>) -> Result<bool> {
         let (mut state, dir) = (self.lock(), it.path);
-        state.demand(it)?;
+        state.demand_in(it)?;
         match state.kind(dir) {
             None => Ok(false),
             Some(FileKind::Directory) if state.children(dir).next().is_some() => {
@@ -215,14 +228,16 @@ impl Backend for Memory {
         }
     }
 
-    fn rename_of(&self, it: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        let (mut state, from) = (self.lock(), it.path);
-        state.demand(it)?;
+    fn rename_of(&self, it: Seen<'_>, slot: Slot<'_>, target: Target) -> Result<bool> {
+        let (mut state, from, to) = (self.lock(), it.path, slot.path);
+        state.demand_in(it)?;
+        state.demand(slot.dir())?;
         let Some(kind) = state.kind(from).filter(|_| !from.is_empty()) else { return Ok(false) };
         if from == to {
             return Ok(true);
         }
         state.demand_parent(to)?;
+        target.demand(to, state.nodes.get(to).map(|node| node.found.version.serial))?;
         if to.starts_with(from) {
             return Err(failed(to, ErrorKind::Invalid));
         }

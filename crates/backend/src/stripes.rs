@@ -6,11 +6,15 @@
 //! `(FIRST + k mod COUNT) mod n`, or with the number at place `k mod COUNT` of `FIRST` if that is a list
 //! (`7,0,3`), in the file `.objects/ID`, from `⌊k / COUNT⌋ · SIZE` on. So a rename or removal is one step in
 //! the first directory, and a file can be reassembled by hand.
+//!
+//! `ID` is the inode number of the head and, where the file system has birth times, a dot and its birth time in
+//! nanoseconds: a file that gets the inode number of a removed one is not taken for it. Objects are found through
+//! the descriptor of `.objects`, which another user may rename.
 
-use crate::dir::{Dir, DirObject, look, version};
-use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version, shown};
+use crate::dir::{Dir, DirObject, born, look, version};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
-use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
+use rustix::fs::{Statx, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
@@ -29,6 +33,8 @@ const MOST_WRITTEN: usize = 4;
 /// A stripe set.
 pub struct Stripes {
     dirs: Arc<Vec<Dir>>,
+    /// Their directories `.objects`, by descriptor.
+    objects: Arc<Vec<Dir>>,
     /// Held while a file grows, so that two writers cannot both extend it from an old length.
     growing: Arc<Mutex<()>>,
 }
@@ -36,10 +42,44 @@ pub struct Stripes {
 /// Layout of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    id: u64,
+    id: Id,
     count: u32,
     size: u64,
     start: Start,
+}
+
+/// Which file a layout belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Id {
+    inode: u64,
+    /// When it was created, in nanoseconds; missing in layouts of earlier versions and where it is unknown.
+    born: Option<u64>,
+}
+
+impl Id {
+    fn of(head: &Statx) -> Id {
+        Id { inode: head.stx_ino, born: born(head) }
+    }
+
+    fn parse(word: &str) -> Option<Id> {
+        let (inode, born) = match word.split_once('.') {
+            Some((inode, born)) => (inode, Some(born.parse().ok()?)),
+            None => (word, None),
+        };
+        Some(Id { inode: inode.parse().ok()?, born })
+    }
+
+    fn text(self) -> String {
+        match self.born {
+            Some(born) => format!("{}.{born}", self.inode),
+            None => self.inode.to_string(),
+        }
+    }
+
+    /// Whether the layout of this file belongs to this head.
+    fn is_of(self, head: &Statx) -> bool {
+        self == Id::of(head) || self == Id { inode: head.stx_ino, born: None }
+    }
 }
 
 /// Directories of a file's parts.
@@ -71,19 +111,18 @@ impl Start {
 impl Plan {
     fn parse(text: &[u8]) -> Option<Plan> {
         let mut words = std::str::from_utf8(text).ok()?.split(' ');
-        let (id, count) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (id, count) = (Id::parse(words.next()?)?, words.next()?.parse().ok()?);
         let size = words.next()?.parse().ok()?;
         let plan = Plan { id, count, size, start: Start::parse(words.next()?, count)? };
         (words.next().is_none() && plan.count > 0 && plan.size > 0).then_some(plan)
     }
 
     fn text(&self) -> String {
-        format!("{} {} {} {}", self.id, self.count, self.size, self.start.text())
+        format!("{} {} {} {}", self.id.text(), self.count, self.size, self.start.text())
     }
 
-    fn object(&self) -> [Name; 2] {
-        let name = |bytes: &[u8]| Name::new(bytes).expect("a name");
-        [name(OBJECTS), name(self.id.to_string().as_bytes())]
+    fn object(&self) -> [Name; 1] {
+        [Name::new(self.id.text().as_bytes()).expect("a name")]
     }
 
     /// The number of the directory that holds a part, out of `dirs`.
@@ -115,24 +154,26 @@ impl Stripes {
     /// Opens a stripe set over these directories; the first holds the names.
     pub fn open<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<Stripes> {
         let dirs = paths.into_iter().map(Dir::open).collect::<Result<Vec<Dir>>>()?;
-        let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
-        for dir in &dirs {
-            let objects = [Name::new(OBJECTS)?];
-            dir.make_dir(&objects, me, 0o700)?;
-            let own = |found: &Found| {
-                found.kind == FileKind::Directory && found.uid == me.0 && found.mode & 0o077 == 0
-            };
-            if !dir.find(&objects)?.is_some_and(|found| own(&found)) {
+        let name = Name::new(OBJECTS)?;
+        let private = |dir: &Dir| {
+            let refused = || {
                 let text = format!(
                     "\".objects\" in {} must be a directory of user {} with mode 700, because it holds the data of all users: \
                      remove it there",
                     dir.name(),
-                    me.0
+                    rustix::process::geteuid().as_raw()
                 );
-                return Err(Error::new(ErrorKind::NotPermitted, text));
-            }
-        }
-        Ok(Stripes { dirs: Arc::new(dirs), growing: Arc::default() })
+                Error::new(ErrorKind::NotPermitted, text)
+            };
+            dir.private(&name)?.ok_or_else(refused)
+        };
+        let objects = dirs.iter().map(private).collect::<Result<Vec<Dir>>>()?;
+        Ok(Stripes { dirs: Arc::new(dirs), objects: Arc::new(objects), growing: Arc::default() })
+    }
+
+    /// The directory that holds a part of a file.
+    fn part(&self, plan: &Plan, part: u32) -> &Dir {
+        &self.objects[plan.dir(part, self.objects.len())]
     }
 
     fn names(&self) -> &Dir {
@@ -154,7 +195,7 @@ impl Stripes {
             .ok_or_else(|| wrong("has no layout: it is not a file of a stripe set"))?;
         let stat = look(head).map_err(|errno| unusable(path, errno))?;
         // The owner of a head can write any layout, and must not reach the data of other users through it.
-        match stat.stx_uid == rustix::process::geteuid().as_raw() || stat.stx_ino == plan.id {
+        match stat.stx_uid == rustix::process::geteuid().as_raw() || plan.id.is_of(&stat) {
             true => Ok(plan),
             false => Err(wrong("has the layout of another file: its layout attribute was changed")),
         }
@@ -165,16 +206,16 @@ impl Stripes {
         &self,
         at: Slot<'_>,
         creation: &Creation,
-        plan: impl FnOnce(u64) -> Plan,
+        plan: impl FnOnce(Id) -> Plan,
     ) -> Result<StripedObject> {
-        let (file, head) = (at.path, self.names().make(at, creation)?);
+        let (file, head) = (demand_free(at.path)?, self.names().make(at, creation)?);
         let stat = look(&head).map_err(|errno| unusable(file, errno))?;
         let made = || {
-            let plan = plan(stat.stx_ino);
+            let plan = plan(Id::of(&stat));
             let plan = Plan { size: plan.size.max(1), ..plan };
             let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
             for part in 0..plan.count {
-                let dir = &self.dirs[plan.dir(part, self.dirs.len())];
+                let dir = self.part(&plan, part);
                 // A leftover of an earlier file whose removal was interrupted.
                 dir.unlink(&plan.object())?;
                 let own = Creation { owner: me, mode: 0o600, stripes: None };
@@ -184,24 +225,45 @@ impl Stripes {
                 .map_err(|errno| unusable(file, errno))
         };
         if let Err(error) = made() {
-            self.names().unlink_of(Seen { path: file, serial: version(&stat).serial })?;
+            self.names().unlink_of(at.seen(version(&stat).serial))?;
             return Err(error);
         }
         self.object(file, head)
     }
 
-    /// Removes the objects of a file whose head is gone.
-    fn remove_objects(&self, plan: &Plan) -> Result<()> {
+    /// Removes the objects of a file if its head is gone: another hard link may have been made to it, or another
+    /// file may have had its name when the head was opened.
+    fn remove_objects(&self, head: Option<(File, Plan)>) -> Result<()> {
+        let Some((head, plan)) = head else { return Ok(()) };
+        if look(&head).map_err(StripedObject::failed)?.stx_nlink > 0 {
+            return Ok(());
+        }
         for part in 0..plan.count {
-            self.dirs[plan.dir(part, self.dirs.len())].unlink(&plan.object())?;
+            self.part(&plan, part).unlink(&plan.object())?;
         }
         Ok(())
     }
 
-    /// The layout of a file that is about to be replaced, so that its objects can be removed.
-    fn plan_at(&self, path: Path<'_>) -> Option<Plan> {
-        self.names().to_read(path).ok().and_then(|head| self.plan(path, &head).ok())
+    /// The head of a file that is about to go, and its layout, so that its objects can be removed.
+    fn head_at(&self, path: Path<'_>) -> Option<(File, Plan)> {
+        let head = self.names().to_read(path).ok()?;
+        let plan = self.plan(path, &head).ok()?;
+        Some((head, plan))
     }
+}
+
+/// Fails for paths in `.objects`.
+fn demand_free(path: Path<'_>) -> Result<Path<'_>> {
+    if !is_objects(path) {
+        return Ok(path);
+    }
+    let text =
+        "\".objects\" at the root is a name that the stripe set keeps for its data: rename it".to_owned();
+    Err(Error::new(ErrorKind::Invalid, text))
+}
+
+fn is_objects(path: Path<'_>) -> bool {
+    path.first().is_some_and(|name| name.as_bytes() == OBJECTS)
 }
 
 impl Backend for Stripes {
@@ -214,24 +276,21 @@ impl Backend for Stripes {
         all.map(|all| all.join(", "))
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        match path.first() {
-            Some(name) if name.as_bytes() == OBJECTS => Ok(None),
-            _ => self.names().find(path),
-        }
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        if is_objects(at.path) { Ok(None) } else { self.names().find_at(at) }
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        let is_objects = |name: &Name| dir.is_empty() && name.as_bytes() == OBJECTS;
-        self.names().list(dir, &mut |name| {
-            if !is_objects(&name) {
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        demand_free(dir.path)?;
+        self.names().list_of(dir, &mut |name| {
+            if !(dir.path.is_empty() && is_objects(std::slice::from_ref(&name))) {
                 show(name);
             }
         })
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        let head = self.names().to_read(file)?;
+        let head = self.names().to_read(demand_free(file)?)?;
         Ok(Box::new(self.object(file, head)?))
     }
 
@@ -240,7 +299,7 @@ impl Backend for Stripes {
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {
-        let plan = self.plan(file, &self.names().to_read(file)?)?;
+        let plan = self.plan(file, &self.names().to_read(demand_free(file)?)?)?;
         let targets = (0..plan.count).map(|part| plan.dir(part, self.dirs.len()) as u32).collect();
         Ok(Layout { targets, stripe: plan.size })
     }
@@ -249,7 +308,8 @@ impl Backend for Stripes {
         let (count, size) = creation.stripes.unwrap_or((self.dirs.len() as u32, STRIPE));
         let count = count.clamp(1, self.dirs.len() as u32);
         // The inode number of the head is unique while the file exists; it also selects the first directory.
-        let plan = |id| Plan { id, count, size, start: Start::Turn((id % self.dirs.len() as u64) as u32) };
+        let first = |id: Id| Start::Turn((id.inode % self.dirs.len() as u64) as u32);
+        let plan = |id| Plan { id, count, size, start: first(id) };
         self.made(file, creation, plan).map(|object| Box::new(object) as Box<dyn Object>)
     }
 
@@ -273,40 +333,45 @@ impl Backend for Stripes {
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        let head = self.names().to_write(file)?;
+        let head = self.names().to_write(demand_free(file)?)?;
         Ok(Box::new(self.object(file, head)?))
     }
 
     fn symlink_at(&self, at: Slot<'_>, target: &[u8]) -> Result<()> {
+        demand_free(at.path)?;
         self.names().symlink_at(at, target)
     }
 
     fn set_attr_of(&self, it: Seen<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        demand_free(it.path)?;
         self.names().set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
+        demand_free(dir.path)?;
         self.names().make_dir_at(dir, owner, mode)
     }
 
     fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
-        let plan = self.plan_at(it.path);
+        let head = self.head_at(demand_free(it.path)?);
         let was = self.names().unlink_of(it)?;
-        plan.map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
+        self.remove_objects(head).map(|()| was)
     }
 
     fn remove_dir_of(&self, dir: Seen<'_>) -> Result<bool> {
+        demand_free(dir.path)?;
         self.names().remove_dir_of(dir)
     }
 
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        let replaced = self.plan_at(to).filter(|_| from.path != to);
-        let was = self.names().rename_of(from, to)?;
-        replaced.filter(|_| was).map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool> {
+        demand_free(from.path)?;
+        let replaced = self.head_at(demand_free(to.path)?);
+        let was = self.names().rename_of(from, to, target)?;
+        self.remove_objects(replaced).map(|()| was)
     }
 
     fn truncate_of(&self, it: Seen<'_>, size: u64) -> Result<bool> {
-        let file = it.path;
+        let file = demand_free(it.path)?;
         match self.names().find(file)?.map(|found| found.kind) {
             None => return Ok(false),
             // Truncating the entry itself returns the right error.
@@ -320,7 +385,7 @@ impl Backend for Stripes {
         // If only some parts are truncated, cached contents must not match the file's version.
         touch(&head).map_err(|errno| unusable(file, errno))?;
         for part in 0..plan.count {
-            self.dirs[plan.dir(part, self.dirs.len())].truncate(&plan.object(), plan.length(part, size))?;
+            self.part(&plan, part).truncate(&plan.object(), plan.length(part, size))?;
         }
         ftruncate(&head, size).map_err(|errno| unusable(file, errno))?;
         Ok(true)
@@ -331,7 +396,7 @@ impl Backend for Stripes {
 struct StripedObject {
     plan: Plan,
     head: DirObject,
-    dirs: Arc<Vec<Dir>>,
+    objects: Arc<Vec<Dir>>,
     growing: Arc<Mutex<()>>,
     /// Parts that were written and not synced, the latest last. They stay open, because the kernel reports
     /// write-back errors to open descriptors.
@@ -340,12 +405,12 @@ struct StripedObject {
 
 impl StripedObject {
     fn new(plan: Plan, head: DirObject, stripes: &Stripes) -> StripedObject {
-        let (dirs, growing) = (stripes.dirs.clone(), stripes.growing.clone());
-        StripedObject { plan, head, dirs, growing, written: RefCell::default() }
+        let (objects, growing) = (stripes.objects.clone(), stripes.growing.clone());
+        StripedObject { plan, head, objects, growing, written: RefCell::default() }
     }
 
     fn part(&self, part: u32) -> &Dir {
-        &self.dirs[self.plan.dir(part, self.dirs.len())]
+        &self.objects[self.plan.dir(part, self.objects.len())]
     }
 
     /// Writes to a part, which stays open until it is synced.
@@ -467,6 +532,8 @@ fn unusable(file: Path<'_>, errno: Errno) -> Error {
 mod tests {
     use super::*;
 
+    const FIVE: Id = Id { inode: 5, born: Some(17) };
+
     /// Contents cached before an interrupted truncation never match the file's version.
     #[test]
     fn interrupted_truncation_changes_the_file_version() {
@@ -499,7 +566,7 @@ mod tests {
     #[test]
     fn every_byte_has_one_location_and_lengths_add_up() {
         for (count, size) in [(1, 7), (3, 4), (4, 1)] {
-            let plan = Plan { id: 5, count, size, start: Start::Turn(2) };
+            let plan = Plan { id: FIVE, count, size, start: Start::Turn(2) };
             assert_eq!(Plan::parse(plan.text().as_bytes()), Some(plan.clone()));
             for length in 0..60 {
                 let mut lengths = vec![0; count as usize];
@@ -513,13 +580,28 @@ mod tests {
                 assert_eq!(computed, lengths, "{count} × {size}, {length} bytes");
             }
         }
-        let chosen = Plan { id: 5, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
-        assert_eq!(chosen.text(), "5 3 4 7,0,3");
-        assert_eq!(Plan::parse(b"5 3 4 7,0,3"), Some(chosen.clone()));
+        let chosen = Plan { id: FIVE, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
+        assert_eq!(chosen.text(), "5.17 3 4 7,0,3");
+        assert_eq!(Plan::parse(b"5.17 3 4 7,0,3"), Some(chosen.clone()));
+        let earlier = Plan { id: Id { inode: 5, born: None }, ..chosen.clone() };
+        assert_eq!(
+            (earlier.text().as_str(), Plan::parse(b"5 3 4 7,0,3")),
+            ("5 3 4 7,0,3", Some(earlier.clone()))
+        );
         assert_eq!((0..3).map(|part| chosen.dir(part, 8)).collect::<Vec<_>>(), [7, 0, 3]);
-        for bad in
-            ["", "1 2 3", "1 2 3 4,", "1 2 3 4,x", "1 3 3 4,5", "1 0 3 4", "1 2 0 4", "1 2 3 4 5", "x 2 3 4"]
-        {
+        for bad in [
+            "",
+            "1. 1 4 0",
+            "1.x 1 4 0",
+            "1 2 3",
+            "1 2 3 4,",
+            "1 2 3 4,x",
+            "1 3 3 4,5",
+            "1 0 3 4",
+            "1 2 0 4",
+            "1 2 3 4 5",
+            "x 2 3 4",
+        ] {
             assert_eq!(Plan::parse(bad.as_bytes()), None, "{bad}");
         }
     }

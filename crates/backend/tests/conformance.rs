@@ -2,7 +2,7 @@
 
 mod support;
 
-use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model, Seen, Slot};
+use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model, Seen, Slot, Target};
 use forebay_model::{ErrorKind, FileKind, Gid, Name, Span, Time, Uid};
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::collections::BTreeSet;
@@ -194,12 +194,13 @@ fn leaves_replaced_entries_unchanged(world: &World) {
     backend.make_dir(&path("s"), me(), 0o755).unwrap();
     backend.make_dir(&path("s/d"), me(), 0o755).unwrap();
     world.put("s/f", b"hello");
-    let (file, dir, to) = (path("s/f"), path("s/d"), path("s/g"));
+    let (file, dir, to, super_dir) = (path("s/f"), path("s/d"), path("s/g"), path("s"));
     let serial = |at: &[Name]| backend.find(at).unwrap().unwrap().version.serial;
     let other = |at: &[Name]| serial(at).wrapping_add(1).max(1);
-    let (wrong, wrong_dir) =
-        (Seen { path: &file, serial: other(&file) }, Seen { path: &dir, serial: other(&dir) });
+    let wrong = Slot::any(&file).seen(other(&file));
+    let wrong_dir = Slot::any(&dir).seen(other(&dir));
     let slot = Slot { path: &to, dir: other(&path("s")) };
+    let within = |path| Slot { path, ..slot }.seen(0);
     let creation = Creation { owner: me(), mode: 0o644, stripes: None };
     let (name, mtime) = (Name::new("user.x").unwrap(), Time { secs: 5, nanos: 0 });
     let before = [&file, &dir].map(|at| backend.find(at).unwrap());
@@ -209,13 +210,19 @@ fn leaves_replaced_entries_unchanged(world: &World) {
         ("truncate", backend.truncate_of(wrong, 1).map(drop)),
         ("unlink", backend.unlink_of(wrong).map(drop)),
         ("remove_dir", backend.remove_dir_of(wrong_dir).map(drop)),
-        ("rename", backend.rename_of(wrong, &to).map(drop)),
+        ("rename", backend.rename_of(wrong, Slot::any(&to), Target::Any).map(drop)),
     ];
     if !backend.name().starts_with("s3") {
         calls.extend([
             ("create", backend.create_at(slot, &creation).map(drop)),
-            ("make_dir", backend.make_dir_at(slot, me(), 0o755)),
+            ("make_dir", backend.make_dir_at(slot, me(), 0o755).map(drop)),
             ("symlink", backend.symlink_at(slot, b"x")),
+            ("find", backend.find_at(Slot { path: &file, ..slot }).map(drop)),
+            ("list", backend.list_of(slot.dir(), &mut |_| {})),
+            ("unlink in", backend.unlink_of(within(&file)).map(drop)),
+            ("remove_dir in", backend.remove_dir_of(within(&dir)).map(drop)),
+            ("rename in", backend.rename_of(within(&file), Slot::any(&to), Target::Any).map(drop)),
+            ("rename to", backend.rename_of(Seen::any(&file), slot, Target::Any).map(drop)),
         ]);
     }
     if backend.set_xattr(&file, &name, b"x").is_ok() {
@@ -235,13 +242,28 @@ fn leaves_replaced_entries_unchanged(world: &World) {
     }
     assert_eq!(listed(backend, "s"), ["d", "f"]);
     // With the right serial numbers all calls succeed.
-    let (right, right_dir) =
-        (Seen { path: &file, serial: serial(&file) }, Seen { path: &dir, serial: serial(&dir) });
+    let in_s = |path| Slot { path, dir: serial(&super_dir) };
+    let (right, right_dir) = (in_s(&file).seen(serial(&file)), in_s(&dir).seen(serial(&dir)));
+    assert_eq!(backend.find_at(in_s(&file)).unwrap(), backend.find(&file).unwrap());
+    // A rename replaces what the caller saw, and nothing else.
+    world.put("s/g", b"other");
+    for target in [Target::Nothing, Target::Entry(other(&to))] {
+        assert!(backend.rename_of(right, in_s(&to), target).is_err());
+        assert_eq!(bytes(backend, "s/g"), b"other");
+    }
+    world.put("s/h", b"moved");
+    let (moved, seen) = (path("s/h"), Target::Entry(serial(&to)));
+    assert!(backend.rename_of(Seen::any(&moved), in_s(&to), seen).unwrap());
+    assert_eq!(bytes(backend, "s/g"), b"moved");
+    assert!(backend.unlink(&to).unwrap());
     backend.set_attr_of(right, me(), 0o600, mtime).unwrap();
-    assert!(backend.truncate_of(right, 1).unwrap() && backend.rename_of(right, &to).unwrap());
+    assert!(backend.truncate_of(right, 1).unwrap());
+    assert!(backend.rename_of(right, in_s(&to), Target::Nothing).unwrap());
     let moved = Seen { path: &to, ..right };
     assert!(backend.unlink_of(moved).unwrap() && backend.remove_dir_of(right_dir).unwrap());
-    backend.make_dir_at(Slot { path: &dir, dir: serial(&path("s")) }, me(), 0o700).unwrap();
+    let made = backend.make_dir_at(in_s(&dir), me(), 0o750).unwrap();
+    assert_eq!(made, Some(serial(&dir)));
+    assert_eq!(backend.make_dir_at(in_s(&dir), me(), 0o755).unwrap(), None, "it exists");
 }
 
 #[test]
@@ -321,12 +343,13 @@ fn stripes_are_stored_as_documented() {
     let mut text = [0; 100];
     let len = rustix::fs::getxattr(dirs[0].join("f"), "user.forebay.layout", &mut text[..]).unwrap();
     let text = String::from_utf8(text[..len].to_vec()).unwrap();
-    let words: Vec<usize> = text.split(' ').map(|word| word.parse().unwrap()).collect();
-    let [id, count, size, first] = words[..] else { panic!("{text}") };
+    let (id, rest) = text.split_once(' ').unwrap();
+    let words: Vec<usize> = rest.split(' ').map(|word| word.parse().unwrap()).collect();
+    let [count, size, first] = words[..] else { panic!("{text}") };
     assert_eq!((count, size), (3, 2));
     let mut whole = Vec::new();
     for stripe in 0..5 {
-        let object = dirs[(first + stripe % count) % 3].join(".objects").join(id.to_string());
+        let object = dirs[(first + stripe % count) % 3].join(".objects").join(id);
         let bytes = std::fs::read(object).unwrap();
         let at = stripe / count * size;
         whole.extend_from_slice(&bytes[at..(at + size).min(bytes.len())]);

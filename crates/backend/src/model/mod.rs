@@ -15,7 +15,7 @@
 mod gauge;
 mod spec;
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Version};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version};
 use forebay_model::{Error, ErrorKind, FileId, Gid, Name, Result, Span, Time, Uid};
 use forebay_policy::place::Description;
 use gauge::Gauge;
@@ -157,16 +157,16 @@ impl Backend for Model {
         self.name.clone()
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        self.inner.find(path)
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        self.inner.find_at(at)
     }
 
     fn root(&self) -> Result<Option<Found>> {
         self.inner.root()
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        self.inner.list(dir, show)
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.inner.list_of(dir, show)
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
@@ -216,7 +216,7 @@ impl Backend for Model {
         self.inner.set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         self.inner.make_dir_at(dir, owner, mode)
     }
 
@@ -228,8 +228,8 @@ impl Backend for Model {
         self.inner.remove_dir_of(dir)
     }
 
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        self.inner.rename_of(from, to)
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool> {
+        self.inner.rename_of(from, to, target)
     }
 
     fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {

@@ -21,7 +21,7 @@ mod overlay;
 mod rename;
 mod store;
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, shown};
 use compose::compose;
 use forebay_model::{Error, ErrorKind, FileKind, Gid, MAX_PATH, Name, Result, Span, Time, Uid};
 use object::{Bytes, File, S3Object, Use};
@@ -328,7 +328,8 @@ impl Backend for S3 {
         self.inner.store.name().to_owned()
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        let path = at.path;
         match key(path) {
             // A path without a valid key cannot exist in the bucket.
             Err(_) => Ok(None),
@@ -336,7 +337,8 @@ impl Backend for S3 {
         }
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+    fn list_of(&self, it: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        let dir = it.path;
         let prefix = match self.inner.look(dir)? {
             _ if dir.is_empty() => String::new(),
             Some(there) if there.found.kind == FileKind::Directory => there.head.key,
@@ -421,17 +423,18 @@ impl Backend for S3 {
         Ok(())
     }
 
-    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, at: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         let dir = at.path;
         self.inner.demand_parent(dir)?;
         match self.inner.look(dir)?.map(|there| there.found.kind) {
-            Some(FileKind::Directory) => return Ok(()),
+            Some(FileKind::Directory) => return Ok(None),
             Some(_) => return Err(failed(dir, ErrorKind::Exists)),
             None => {}
         }
         let (key, number) = (key(dir)? + "/", self.inner.next());
         let meta = metadata::meta(FileKind::Directory, (&key, number), owner, mode, metadata::moment(number));
-        self.inner.store.put(&key, &[], &meta)
+        self.inner.store.put(&key, &[], &meta)?;
+        Ok(Some(number))
     }
 
     fn unlink_of(&self, it: Seen<'_>) -> Result<bool> {
@@ -455,9 +458,9 @@ impl Backend for S3 {
         }
     }
 
-    fn rename_of(&self, it: Seen<'_>, to: Path<'_>) -> Result<bool> {
+    fn rename_of(&self, it: Seen<'_>, slot: Slot<'_>, target: Target) -> Result<bool> {
         let Some(there) = self.inner.look_for(it)? else { return Ok(false) };
-        let from = it.path;
+        let (from, to) = (it.path, slot.path);
         if from == to {
             return Ok(true);
         }
@@ -466,6 +469,7 @@ impl Backend for S3 {
             return Err(failed(to, ErrorKind::Invalid));
         }
         let replaced = self.inner.replaced(&there, to)?;
+        target.demand(to, replaced.as_ref().map(|replaced| replaced.found.version.serial))?;
         match there.found.kind {
             FileKind::Directory => self.inner.move_dir(&there, &(key(to)? + "/"), replaced.as_ref())?,
             _ => self.inner.move_file(&there, &key(to)?, replaced.as_ref())?,

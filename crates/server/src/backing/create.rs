@@ -2,10 +2,11 @@
 
 use super::lookup::Order;
 use super::mutate::{Spot, changed_in_backing};
+use super::record::BackingSpot;
 use super::record::{self, Home};
-use super::{Backing, is_private, may_merge, missing_in_backing, shown};
+use super::{Backing, is_private, may_adopt, may_merge, missing_in_backing, shown};
 use crate::service::Service;
-use forebay_backend::{Creation, Found, Layout, Seen, Slot};
+use forebay_backend::{Creation, Found, Layout, Slot};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Uid};
 use forebay_store::{Batch, Body, Inode};
 
@@ -72,7 +73,7 @@ impl Service {
         };
         backing_file.path = backing.path(file)?.ok_or_else(|| missing_in_backing(file))?;
         let is_file = backing_file.kind == FileKind::File;
-        let found = backing.ask(|backend| backend.find(&backing_file.path))?;
+        let found = backing.spot_of(file)?.map(|at| backing.look(&at)).transpose()?.flatten();
         if backing.mark(file).is_some() && (found.is_some() || !is_file) {
             return Ok(backing_file);
         }
@@ -121,7 +122,7 @@ impl Service {
         let path = &backing_file.path;
         let at = Slot { path, dir: within.serial };
         self.remove_incomplete_file(backing, file, inode)?;
-        match backing.ask(|backend| backend.find(path))? {
+        match backing.ask(|backend| backend.find_at(at))? {
             None => {}
             Some(found) if found.kind == FileKind::Directory && backing_file.kind == FileKind::Directory => {
                 let found = self.merge_or_complete(backing, (file, inode), at, found)?;
@@ -141,15 +142,13 @@ impl Service {
             Err(error) if error.kind() == ErrorKind::AccessDenied && dir != FileId::ROOT => {
                 let above = self.store.names().inode(dir)?;
                 let (owner, mode) = ((above.uid, above.gid), above.mode | 0o700);
-                let serial = backing.record(dir)?.map_or(0, |record| record.version.serial);
-                let it = Seen { path: &path[..path.len() - 1], serial };
-                backing.ask(|backend| backend.set_attr_of(it, owner, mode, above.mtime))?;
+                backing.ask(|backend| backend.set_attr_of(at.dir(), owner, mode, above.mtime))?;
                 self.create_object(backing, file, inode, choose_layout, at)
             }
             made => made,
         };
         let serial = made.or_else(|error| self.creation_failed(backing, file, error))?;
-        let found = backing.ask(|backend| backend.find(path))?.ok_or_else(|| missing_in_backing(file))?;
+        let found = backing.ask(|backend| backend.find_at(at))?.ok_or_else(|| missing_in_backing(file))?;
         if !is_created_object(&found, inode, serial) {
             self.creation_failed(backing, file, taken_in_backing(path))?;
         }
@@ -196,7 +195,7 @@ impl Service {
                 };
                 object.version().map(|version| Some(version.serial))
             }
-            Body::Directory { .. } => backend.make_dir_at(at, owner, inode.mode | 0o700).map(|()| None),
+            Body::Directory { .. } => backend.make_dir_at(at, owner, inode.mode | 0o700),
             Body::Symlink { target } => backend.symlink_at(at, target).map(|()| None),
             Body::Special { .. } => Err(unsupported_kind(at.path)),
         })
@@ -222,15 +221,14 @@ impl Service {
         marked: &mut Vec<FileId>,
     ) -> Result<Within> {
         if let Some(path) = backing.path(dir)? {
-            let serial = backing.record(dir)?.map_or(0, |record| record.version.serial);
-            return Ok(Within { path, serial });
+            return Ok(Within { path, serial: backing.serial_of_dir(dir)? });
         }
         let inode = self.store.names().inode(dir)?;
         let (above, name) = self.name_of(backing, dir, &inode)?;
         let Within { mut path, serial } = self.backing_dirs(backing, above, marked)?;
         path.push(name.clone());
         let at = Slot { path: &path, dir: serial };
-        let found = match backing.ask(|backend| backend.find(&path))? {
+        let found = match backing.ask(|backend| backend.find_at(at))? {
             Some(found) if found.kind != FileKind::Directory => return Err(taken_in_backing(&path)),
             // Possibly created by an earlier attempt of this server that reported failure. Its attributes are set
             // later.
@@ -248,10 +246,10 @@ impl Service {
                 }
                 // Accessible to the drain, which fills it; its attributes are set later.
                 let mode = inode.mode | 0o700;
-                backing.ask(|backend| backend.make_dir_at(at, (inode.uid, inode.gid), mode))?;
+                let serial = backing.ask(|backend| backend.make_dir_at(at, (inode.uid, inode.gid), mode))?;
                 let found =
-                    backing.ask(|backend| backend.find(&path))?.ok_or_else(|| missing_in_backing(dir))?;
-                if !is_created_object(&found, &inode, None) {
+                    backing.ask(|backend| backend.find_at(at))?.ok_or_else(|| missing_in_backing(dir))?;
+                if !is_created_object(&found, &inode, serial) {
                     return Err(taken_in_backing(&path));
                 }
                 found
@@ -261,8 +259,8 @@ impl Service {
         Ok(Within { path, serial: found.version.serial })
     }
 
-    /// Merges a directory in the back end with the one of the same name in the buffer if they have the same owner. A
-    /// directory that this server began to create, and that has not got its owner yet, is completed.
+    /// Merges a directory in the back end with the one of the same name in the buffer if they have the same owner and
+    /// rights. A directory that this server began to create, and that has not got its owner yet, is completed.
     fn merge_or_complete(
         &self,
         backing: &Backing,
@@ -270,12 +268,14 @@ impl Service {
         at: Slot<'_>,
         found: Found,
     ) -> Result<Found> {
-        if may_merge(inode, &found) {
+        if may_adopt(inode, &found) {
             return Ok(found);
         }
         if backing.mark(dir).is_some() {
-            backing.ask(|backend| backend.make_dir_at(at, (inode.uid, inode.gid), inode.mode | 0o700))?;
-            let found = backing.ask(|backend| backend.find(at.path))?.filter(|found| may_merge(inode, found));
+            let (owner, mode) = ((inode.uid, inode.gid), inode.mode | 0o700);
+            let serial = backing.ask(|backend| backend.make_dir_at(at, owner, mode))?;
+            let found = backing.ask(|backend| backend.find_at(at))?;
+            let found = found.filter(|found| is_created_object(found, inode, serial));
             return found.ok_or_else(|| taken_in_backing(at.path));
         }
         Err(taken_in_backing(at.path))
@@ -317,9 +317,8 @@ impl Service {
             dirs => self.names_in_all(dirs, file)?,
         };
         for (dir, name) in &names {
-            if let Some((path, found)) = self.find_incomplete(backing, file, Spot { dir: *dir, name })? {
-                let it = Seen { path: &path, serial: found.version.serial };
-                backing.ask(|backend| backend.unlink_of(it))?;
+            if let Some((at, found)) = self.find_incomplete(backing, file, Spot { dir: *dir, name })? {
+                backing.ask(|backend| backend.unlink_of(at.seen(found.version.serial)))?;
             }
         }
         Ok(())
@@ -332,15 +331,14 @@ impl Service {
         backing: &Backing,
         file: FileId,
         spot: Spot<'_>,
-    ) -> Result<Option<(Vec<Name>, Found)>> {
+    ) -> Result<Option<(BackingSpot, Found)>> {
         if backing.mark(file).is_none() || backing.record(file)?.is_some() {
             return Ok(None);
         }
-        let Some(mut path) = backing.path(spot.dir)? else { return Ok(None) };
-        path.push(spot.name.clone());
+        let Some(at) = backing.spot(spot.dir, spot.name)? else { return Ok(None) };
         let inode = self.store.names().inode(file)?;
-        let found = backing.ask(|backend| backend.find(&path))?;
-        Ok(found.filter(|found| is_fresh(found, &inode)).map(|found| (path, found)))
+        let found = backing.look(&at)?;
+        Ok(found.filter(|found| is_fresh(found, &inode)).map(|found| (at, found)))
     }
 
     /// The path of a file in the buffer, for messages, and its owner.
@@ -404,7 +402,7 @@ impl Backing {
 fn is_created_object(found: &Found, inode: &Inode, serial: Option<u64>) -> bool {
     match (serial, found.kind) {
         (Some(serial), _) => found.version.serial == serial,
-        (None, FileKind::Directory) => is_fresh(found, inode) && may_merge(inode, found),
+        (None, FileKind::Directory) => may_adopt(inode, found),
         (None, _) => is_fresh(found, inode),
     }
 }
@@ -416,7 +414,9 @@ fn is_fresh(found: &Found, inode: &Inode) -> bool {
             // Until its owner is set, it belongs to the server.
             found.version.size == 0 && (may_merge(inode, found) || found.uid == Uid(0))
         }
-        (Body::Symlink { target }, FileKind::Symlink) => found.target == *target,
+        (Body::Symlink { target }, FileKind::Symlink) => {
+            found.target == *target && (may_merge(inode, found) || found.uid == Uid(0))
+        }
         (Body::Directory { .. }, FileKind::Directory) => true,
         _ => false,
     }

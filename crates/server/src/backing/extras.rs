@@ -62,12 +62,13 @@ impl Service {
                     backing.set_mark(dir)?;
                     extras.dirs.push(dir);
                 }
-                match backing.ask(|backend| backend.find(&other))? {
+                let at = Slot { path: &other, dir: serial };
+                match backing.ask(|backend| backend.find_at(at))? {
                     Some(found) if found.version.serial == it.serial => continue,
                     Some(_) => return Err(taken_in_backing(&other)),
                     None => {}
                 }
-                let linked = backing.ask(|backend| backend.link_of(it, Slot { path: &other, dir: serial }));
+                let linked = backing.ask(|backend| backend.link_of(it, at));
                 kept(linked, "hard links could not be kept: the back end does not support them", extras)?;
             }
         }

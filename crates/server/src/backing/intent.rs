@@ -5,31 +5,30 @@
 //! starts performs the steps (again) and commits the batch: no other request has changed these names, because they were
 //! locked until the crash.
 
-use super::record::Record;
-use super::{Backing, check_private, private_dir};
-use forebay_backend::{Backend, Seen};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Stamp, Uid};
+use super::Backing;
+use super::record::{BackingSpot, Record};
+use forebay_backend::{Backend, Target};
+use forebay_model::{Error, ErrorKind, FileId, Result, Stamp};
 use forebay_store::{Batch, KeySpace};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const INTENTS: &[u8] = KeySpace::BackingIntent.prefix();
 /// How often the server checks whether a failed step was done after all, and tries to undo one, each time after a
 /// longer pause.
 const ATTEMPTS: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One step in the back end. `serial` identifies the file: a repeated step leaves another file that has its path by now
-/// alone.
+/// One step in the back end. `serial` identifies the file, and each place its directory: a step leaves another file
+/// that has the path by now alone, and does nothing in another directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
-    Unlink { path: Vec<Name>, serial: u64 },
-    RemoveDir { path: Vec<Name>, serial: u64 },
-    Rename { from: Vec<Name>, to: Vec<Name>, serial: u64 },
-    MakeDir { path: Vec<Name>, owner: (Uid, Gid), mode: u16 },
-    Truncate { path: Vec<Name>, size: u64, serial: u64 },
+    Unlink { at: BackingSpot, serial: u64 },
+    RemoveDir { at: BackingSpot, serial: u64 },
+    Rename { from: BackingSpot, to: BackingSpot, serial: u64, target: Target },
+    Truncate { at: BackingSpot, size: u64, serial: u64 },
 }
 
 /// What happens in the buffer afterwards.
@@ -51,40 +50,25 @@ pub(super) struct Intent {
 impl Step {
     fn perform(&self, backend: &dyn Backend) -> Result<()> {
         match self {
-            &Step::Unlink { ref path, serial } => backend.unlink_of(Seen { path, serial }).map(drop),
-            &Step::RemoveDir { ref path, serial } => backend.remove_dir_of(Seen { path, serial }).map(drop),
-            &Step::Rename { from: ref path, ref to, serial } => {
-                backend.rename_of(Seen { path, serial }, to).map(drop)
+            &Step::Unlink { ref at, serial } => backend.unlink_of(at.seen(serial)).map(drop),
+            &Step::RemoveDir { ref at, serial } => backend.remove_dir_of(at.seen(serial)).map(drop),
+            &Step::Rename { ref from, ref to, serial, target } => {
+                backend.rename_of(from.seen(serial), to.slot(), target).map(drop)
             }
-            Step::MakeDir { path, owner, mode } => {
-                backend.make_dir(path, *owner, *mode)?;
-                match *path == [private_dir()] {
-                    true => check_private(backend),
-                    false => complete_dir(backend, path, *owner, *mode),
-                }
-            }
-            &Step::Truncate { ref path, size, serial } => {
-                backend.truncate_of(Seen { path, serial }, size).map(drop)
-            }
+            &Step::Truncate { ref at, size, serial } => backend.truncate_of(at.seen(serial), size).map(drop),
         }
     }
 
     /// Whether there is nothing left to do: the step was done, or another program has moved its file.
     fn is_done(&self, backend: &dyn Backend) -> Result<bool> {
         Ok(match self {
-            Step::Unlink { path, serial } | Step::RemoveDir { path, serial } => {
-                backend.find(path)?.is_none_or(|found| found.version.serial != *serial)
+            Step::Unlink { at, serial }
+            | Step::RemoveDir { at, serial }
+            | Step::Rename { from: at, serial, .. } => {
+                backend.find(&at.path)?.is_none_or(|found| found.version.serial != *serial)
             }
-            Step::Rename { from, serial, .. } => {
-                backend.find(from)?.is_none_or(|found| found.version.serial != *serial)
-            }
-            Step::MakeDir { path, .. } if *path == [private_dir()] => {
-                check_private(backend)?;
-                backend.find(path)?.is_some()
-            }
-            Step::MakeDir { path, mode, .. } => backend.find(path)?.is_some_and(|found| found.mode == *mode),
-            Step::Truncate { path, size, serial } => backend
-                .find(path)?
+            Step::Truncate { at, size, serial } => backend
+                .find(&at.path)?
                 .is_none_or(|found| found.version.serial != *serial || found.version.size == *size),
         })
     }
@@ -103,23 +87,13 @@ impl Step {
     }
 
     fn try_to_undo(&self, backend: &dyn Backend) -> Result<()> {
-        let &Step::Rename { ref from, to: ref path, serial } = self else { return Ok(()) };
-        let moved = backend.find(path)?.is_some_and(|found| found.version.serial == serial);
-        match moved && backend.find(from)?.is_none() {
-            true => backend.rename_of(Seen { path, serial }, from).map(drop),
+        let &Step::Rename { ref from, ref to, serial, .. } = self else { return Ok(()) };
+        let moved = backend.find(&to.path)?.is_some_and(|found| found.version.serial == serial);
+        match moved && backend.find(&from.path)?.is_none() {
+            true => backend.rename_of(to.seen(serial), from.slot(), Target::Nothing).map(drop),
             false => Ok(()),
         }
     }
-}
-
-/// Gives a directory of the right owner its mode. If the server died before it recorded a directory that it had created,
-/// the directory still has the mode with which the drain fills it.
-fn complete_dir(backend: &dyn Backend, path: &[Name], owner: (Uid, Gid), mode: u16) -> Result<()> {
-    let Some(found) = backend.find(path)? else { return Ok(()) };
-    if found.kind != FileKind::Directory || (found.uid, found.gid) != owner || found.mode == mode {
-        return Ok(());
-    }
-    backend.set_attr_of(Seen { path, serial: found.version.serial }, owner, mode, found.version.mtime)
 }
 
 impl Backing {
@@ -179,8 +153,9 @@ impl Backing {
 
     fn intents(&self) -> Result<Vec<(Vec<u8>, Intent)>> {
         let mut intents = Vec::new();
-        let mut bad = false;
+        let (mut bad, mut earlier) = (false, false);
         self.kv.scan(INTENTS, &[], &mut |key, value| {
+            earlier |= value.first() == Some(&1);
             let intent = match value {
                 [VERSION, rest @ ..] => postcard::from_bytes(rest).ok(),
                 _ => None,
@@ -191,6 +166,12 @@ impl Backing {
         })?;
         match bad {
             false => Ok(intents),
+            // Its steps name paths alone, which may lead to directories of other users by now.
+            true if earlier => Err(Error::new(
+                ErrorKind::BadStore,
+                "an earlier version of the server was interrupted while it changed the back end: start that version \
+                 once, so that it finishes the change, and stop it",
+            )),
             true => Err(Error::new(
                 ErrorKind::BadStore,
                 "an intent (a change begun in the back end) cannot be decoded",

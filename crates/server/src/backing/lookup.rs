@@ -1,9 +1,9 @@
 //! Lookups in the back end: on a miss, when a directory is listed, and again whenever a file may have changed there.
 
 use super::record::{self, Home, Record};
-use super::{Backing, can_chown, is_private, may_merge, private_dir, private_name};
+use super::{Backing, can_chown, is_private, may_adopt, private_dir, private_name};
 use crate::service::Service;
-use forebay_backend::{Found, Seen};
+use forebay_backend::{Found, Slot, Target};
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
 use forebay_store::{
     Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked, Walked,
@@ -38,7 +38,8 @@ impl Service {
         let Some(backing) = &self.backing else { return Ok(()) };
         match self.known(dir, name)? {
             Some((file, inode)) => {
-                if self.refresh_one(backing, file, &inode, order(file))? {
+                let order = order(file);
+                if self.in_same_dir(dir, || self.refresh_one(backing, file, &inode, order))? {
                     self.find_in_backing(backing, dir, name)?;
                 }
                 self.merge_dir(backing, file, &inode, (dir, name))
@@ -111,45 +112,71 @@ impl Service {
     }
 
     fn refresh_above_in(&self, file: FileId, order: Order) -> Result<()> {
+        match self.refresh_path(file, order, false) {
+            Err(error) if error.kind() == ErrorKind::Stale => self.refresh_path(file, order, true),
+            done => done,
+        }
+    }
+
+    /// Refreshes a file and its parent directories from the root on: every directory is looked up in the one that was
+    /// just seen. Those that were refreshed a moment ago are left out, unless `all` is set.
+    fn refresh_path(&self, file: FileId, order: Order, all: bool) -> Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
-        let mut at = file;
+        let (mut path, mut at) = (Vec::new(), file);
         while let Some(record) = backing.record(at)? {
-            if !backing.was_just_seen(at)
-                && let Ok(inode) = self.store.names().inode(at)
-            {
-                self.refresh_one(backing, at, &inode, order)?;
-            }
+            path.push(at);
             match record.home {
                 Home::Entry { dir, .. } => at = dir,
                 Home::Private => break,
             }
         }
+        for at in path.into_iter().rev() {
+            if (all || !backing.was_just_seen(at))
+                && let Ok(inode) = self.store.names().inode(at)
+            {
+                self.refresh_one(backing, at, &inode, order)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Runs `look`, which uses a directory in the back end. If the directory was replaced since it was last refreshed,
+    /// its rights may have changed with it: it is refreshed, and `look` runs once more.
+    fn in_same_dir<T>(&self, dir: FileId, look: impl Fn() -> Result<T>) -> Result<T> {
+        match look() {
+            Err(error) if error.kind() == ErrorKind::Stale => {
+                self.refresh_path(dir, Order::Free, true)?;
+                look()
+            }
+            done => done,
+        }
     }
 
     /// Adds all entries of a directory in the back end, and removes those that are gone from there.
     pub(crate) fn survey(&self, dir: FileId) -> Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
-        let mut there = HashSet::new();
-        let listed = {
+        let list = || {
             let _tree = backing.lock_tree();
-            let Some(path) = backing.path(dir)? else { return Ok(()) };
+            let mut there = HashSet::new();
+            let Some(path) = backing.path(dir)? else { return Ok(None) };
+            let it = Slot::any(&path).seen(backing.serial_of_dir(dir)?);
             let mut show = |name: Name| {
                 // One name too many is enough to detect the overflow.
                 if there.len() <= MOST_NAMES && !is_private(dir, &name) {
                     there.insert(name);
                 }
             };
-            backing.ask(|backend| backend.list(&path, &mut show))
+            backing.ask(|backend| backend.list_of(it, &mut show)).map(|()| Some(there))
         };
-        match listed {
-            Ok(()) => {}
+        let mut there = match self.in_same_dir(dir, list) {
+            Ok(Some(there)) => there,
+            Ok(None) => return Ok(()),
             // Removed meanwhile, or never a directory in the back end.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {
                 return self.refresh(dir);
             }
             Err(error) => return Err(error),
-        }
+        };
         if there.len() > MOST_NAMES {
             let text =
                 format!("directory {dir} has more than {MOST_NAMES} entries in the back end: list it there");
@@ -160,7 +187,7 @@ impl Service {
                 && backing.record(file)?.is_some_and(|record| record.lives_at(dir, &name))
                 && let Ok(inode) = self.store.names().inode(file)
             {
-                self.refresh_one(backing, file, &inode, Order::Free)?;
+                self.in_same_dir(dir, || self.refresh_one(backing, file, &inode, Order::Free))?;
             }
             Ok(())
         })?;
@@ -204,13 +231,7 @@ impl Service {
         if is_private(dir, name) {
             return Ok(false);
         }
-        let found = {
-            let _tree = backing.lock_tree();
-            let Some(mut path) = backing.path(dir)? else { return Ok(false) };
-            path.push(name.clone());
-            backing.ask(|backend| backend.find(&path))?
-        };
-        let Some(found) = found else { return Ok(false) };
+        let Some(found) = self.look_in_backing(backing, dir, name)? else { return Ok(false) };
         let (arrival, size) = (self.arrival((dir, name), &found)?, found.version.size);
         let with = |file: FileId| {
             let mut batch = match found.kind {
@@ -232,6 +253,14 @@ impl Service {
         }
     }
 
+    /// The entry of this name in a directory in the back end.
+    fn look_in_backing(&self, backing: &Backing, dir: FileId, name: &Name) -> Result<Option<Found>> {
+        self.in_same_dir(dir, || {
+            let _tree = backing.lock_tree();
+            backing.spot(dir, name)?.map(|at| backing.look(&at)).transpose().map(Option::flatten)
+        })
+    }
+
     /// Merges a directory of the buffer with one of the same name that has appeared in the back end.
     pub(super) fn merge_dir(
         &self,
@@ -243,14 +272,8 @@ impl Service {
         if inode.kind() != FileKind::Directory || is_private(dir, name) || backing.record(file)?.is_some() {
             return Ok(());
         }
-        let found = {
-            let _tree = backing.lock_tree();
-            let Some(mut path) = backing.path(dir)? else { return Ok(()) };
-            path.push(name.clone());
-            backing.ask(|backend| backend.find(&path))?
-        };
-        let is_ours = |found: &Found| found.kind == FileKind::Directory && may_merge(inode, found);
-        let Some(found) = found.filter(is_ours) else { return Ok(()) };
+        let found = self.look_in_backing(backing, dir, name)?;
+        let Some(found) = found.filter(|found| may_adopt(inode, found)) else { return Ok(()) };
         let joined = self.store.names().hold(file, |_| {
             // It may have been renamed or removed meanwhile.
             if backing.record(file)?.is_some() || !self.store.names().leads(dir, name, file)? {
@@ -328,11 +351,12 @@ impl Service {
             if backing.record(file)?.as_ref() != Some(record) || !lies_aside(backing)? {
                 return Ok(false);
             }
-            let Some(path) = backing.path(file)? else { return Ok(false) };
-            backing.ask(|backend| match backend.find(&path)? {
-                None => backend.rename_of(Seen { path: &aside, serial: record.version.serial }, &path),
+            let Some(at) = backing.spot_of(file)? else { return Ok(false) };
+            let it = Slot::any(&aside).seen(record.version.serial);
+            match backing.look(&at)? {
+                None => backing.ask(|backend| backend.rename_of(it, at.slot(), Target::Nothing)),
                 Some(_) => Ok(false),
-            })
+            }
         });
         brought.map_err(Error::from)
     }
@@ -505,13 +529,15 @@ impl Service {
     }
 }
 
-/// Whether the object in the back end is the recorded one, possibly changed. A directory replaced by one of another
-/// owner is not: its new owner has not permitted new files in it.
+/// Whether the object in the back end is the recorded one, possibly changed, or another one with the same rights that has
+/// replaced it. With other rights it is not: programs that have the old one open, or files that wait for the drain
+/// in it, were not permitted by the new one.
 fn is_same_thing(inode: &Inode, record: &Record, found: &Found) -> bool {
     match &inode.body {
         Body::Symlink { target } => found.kind == FileKind::Symlink && *target == found.target,
-        Body::Directory { .. } if record.version.serial != found.version.serial => {
-            found.kind == FileKind::Directory && (!can_chown() || record.uid == found.uid)
+        _ if record.version.serial != found.version.serial && can_chown() => {
+            let (then, now) = ((record.mode, record.uid, record.gid), (found.mode, found.uid, found.gid));
+            found.kind == inode.kind() && then == now
         }
         _ => found.kind == inode.kind(),
     }

@@ -46,15 +46,15 @@ pub(crate) use stage::Brought;
 pub(crate) use writeback::BackingWriter;
 
 use crate::working;
-use forebay_backend::{Backend, Found, Seen};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
+use forebay_backend::{Backend, Found, Slot};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
 use forebay_store::{Batch, Inode, Kv};
 use forebay_wire::Place;
 pub(crate) use inbox::Inbox;
 use leased::LeasedDirs;
 use marks::WritebackMarks;
 use mounts::Mounts;
-use record::{Home, Record};
+use record::{BackingSpot, Home, Record};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -168,11 +168,57 @@ impl Backing {
         Ok(Some(path))
     }
 
+    /// The same, with the serial number of its directory: calls that are given both do nothing in another directory
+    /// that has the path by now, possibly one that its owner lets nobody enter.
+    fn spot_of(&self, file: FileId) -> Result<Option<BackingSpot>> {
+        let Some(path) = self.path(file)? else { return Ok(None) };
+        let dir = match self.record(file)?.map(|record| record.home) {
+            Some(Home::Entry { dir, .. }) => self.serial_of_dir(dir)?,
+            Some(Home::Private) | None => 0,
+        };
+        Ok(Some(BackingSpot { path, dir }))
+    }
+
+    /// The place of a name in the back end, if its directory is there.
+    fn spot(&self, dir: FileId, name: &Name) -> Result<Option<BackingSpot>> {
+        let Some(mut path) = self.path(dir)? else { return Ok(None) };
+        path.push(name.clone());
+        Ok(Some(BackingSpot { path, dir: self.serial_of_dir(dir)? }))
+    }
+
+    /// The serial number of a directory when it was last seen; 0, any, for the root, which nobody can replace.
+    fn serial_of_dir(&self, dir: FileId) -> Result<u64> {
+        let Some(record) = self.record(dir)? else { return Ok(0) };
+        match record.version.serial {
+            0 => self.learn_serial(dir, record),
+            serial => Ok(serial),
+        }
+    }
+
+    /// Records the serial number of a directory that an earlier version created without asking for it.
+    fn learn_serial(&self, dir: FileId, record: Record) -> Result<u64> {
+        let Some(path) = self.path(dir)? else { return Ok(0) };
+        let found = self.ask(|backend| backend.find(&path))?.filter(|found| {
+            let given = (found.uid, found.gid) == (record.uid, record.gid);
+            found.kind == FileKind::Directory && found.mode == record.mode && (given || !can_chown())
+        });
+        let found = found.ok_or_else(|| changed_in_backing(dir))?;
+        let mut batch = Batch::default();
+        batch.put(record::key(dir), Record { version: found.version, ..record }.encode());
+        self.kv.commit(batch)?;
+        Ok(found.version.serial)
+    }
+
+    /// What is at a place in the back end; fails as stale if its directory was replaced.
+    fn look(&self, at: &BackingSpot) -> Result<Option<Found>> {
+        self.ask(|backend| backend.find_at(at.slot()))
+    }
+
     /// The path of a file in the back end, and what is there now.
     fn find(&self, file: FileId) -> Result<Option<(Vec<Name>, Found)>> {
         let _tree = self.lock_tree();
-        let Some(path) = self.path(file)? else { return Ok(None) };
-        Ok(self.ask(|backend| backend.find(&path))?.map(|found| (path, found)))
+        let Some(at) = self.spot_of(file)? else { return Ok(None) };
+        Ok(self.look(&at)?.map(|found| (at.path, found)))
     }
 
     /// Whether a file that should be in the back end is missing there.
@@ -229,9 +275,15 @@ impl Backing {
     pub(crate) fn remove_private(&self, file: FileId) -> Result<()> {
         if let Some(record) = self.record(file)?.filter(|record| record.home == Home::Private) {
             let path = [private_dir(), private_name(file)];
-            self.ask(|backend| backend.unlink_of(Seen { path: &path, serial: record.version.serial }))?;
+            self.ask(|backend| backend.unlink_of(Slot::any(&path).seen(record.version.serial)))?;
         }
         Ok(())
+    }
+
+    /// The place of a file in the server's own directory, which is created if it is missing.
+    fn private_spot(&self, file: FileId) -> Result<BackingSpot> {
+        let dir = self.ask(|backend| make_private(backend))?;
+        Ok(BackingSpot { path: vec![private_dir(), private_name(file)], dir })
     }
 
     /// Removes the record and the writeback mark of an unlinked file.
@@ -254,6 +306,14 @@ fn may_merge(inode: &Inode, found: &Found) -> bool {
     !can_chown() || inode.uid == found.uid
 }
 
+/// Whether a directory that has appeared in the back end may be merged with the one in the buffer: only if whoever may use
+/// the one may use the other. Another user can put a private directory of the same owner there. One that the server did
+/// not finish also has its owner's rights.
+fn may_adopt(inode: &Inode, found: &Found) -> bool {
+    let same = found.gid == inode.gid && (found.mode == inode.mode || found.mode == inode.mode | 0o700);
+    found.kind == FileKind::Directory && may_merge(inode, found) && (same || !can_chown())
+}
+
 /// A path for messages.
 fn shown(path: &[Name]) -> String {
     path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
@@ -263,13 +323,14 @@ fn private_dir() -> Name {
     Name::new(PRIVATE).expect("a name")
 }
 
-/// Fails if the server's own directory belongs to another user or is accessible to others: the unlinked files in it
-/// must be accessible to the server only.
-fn check_private(backend: &dyn Backend) -> Result<()> {
-    let Some(found) = backend.find(&[private_dir()])? else { return Ok(()) };
-    let me = rustix::process::geteuid().as_raw();
+/// Creates the server's own directory and returns its serial number. Fails if it belongs to another user or is
+/// accessible to others: the unlinked files in it must be accessible to the server only.
+fn make_private(backend: &dyn Backend) -> Result<u64> {
+    let (at, me) = ([private_dir()], rustix::process::geteuid().as_raw());
+    backend.make_dir(&at, (Uid(me), Gid(rustix::process::getegid().as_raw())), 0o700)?;
+    let found = backend.find(&at)?.ok_or_else(|| Error::from(ErrorKind::NotFound))?;
     if found.kind == FileKind::Directory && found.uid.0 == me && found.mode & 0o077 == 0 {
-        return Ok(());
+        return Ok(found.version.serial);
     }
     let text = format!(
         "\".forebay\" at the root of {} does not belong to this server (owner {}, mode {:o}; it has to be a directory of user {me} \

@@ -1,10 +1,12 @@
 //! Changes of names and sizes, made in the buffer and in the back end.
 
+use super::create::Within;
 use super::intent::{Intent, Step, Then};
-use super::record::{self, Home, Record};
-use super::{Backing, missing_in_backing, private_dir, private_name};
+use super::record::{self, BackingSpot, Home, Record};
+use super::{Backing, missing_in_backing};
 use crate::service::Service;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, Uid};
+use forebay_backend::Target;
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
 
 /// What a change means for the back end: steps to perform there, and records that change with it.
@@ -12,6 +14,8 @@ use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
 struct Plan {
     steps: Vec<Step>,
     records: Batch,
+    /// Directories with new writeback marks, in which something is created.
+    dirs: Vec<FileId>,
 }
 
 /// A name in a directory.
@@ -38,16 +42,19 @@ impl Service {
         if is_dir && let Some((file, _)) = self.known(dir, name)? {
             self.survey(file)?;
         }
+        let mut plan = Plan::default();
         let via = |unlinked: &Unlinked, batch: Batch| {
             let _tree = backing.lock_tree();
-            let mut plan = Plan::default();
             self.plan_unlink(backing, &mut plan, spot, unlinked)?;
-            self.carry_out(backing, plan, batch)
+            self.carry_out(backing, &mut plan, batch)
         };
         let unlinked = match is_dir {
             true => names.remove_dir_via(who, dir, name, now, via),
             false => names.unlink_via(who, dir, name, now, via),
-        }?;
+        };
+        // Directories with new writeback marks have to be finalized even if the change failed.
+        backing.touched(&plan.dirs);
+        let unlinked = unlinked?;
         if unlinked.fate == Fate::Gone {
             backing.drop_mark(unlinked.file);
         }
@@ -96,15 +103,18 @@ impl Service {
         {
             self.survey(file)?;
         }
+        let mut plan = Plan::default();
         let via = |renamed: &Renamed, batch: Batch| {
             let kinds = [Some(renamed.source), renamed.target].into_iter().flatten().map(|(_, kind)| kind);
             let moves_tree = kinds.into_iter().any(|kind| kind == FileKind::Directory);
             let _exclusive = moves_tree.then(|| backing.lock_tree_exclusive());
             let _tree = (!moves_tree).then(|| backing.lock_tree());
-            let plan = self.plan_rename(backing, from, to, renamed)?;
-            self.carry_out(backing, plan, batch)
+            self.plan_rename(backing, &mut plan, from, to, renamed)?;
+            self.carry_out(backing, &mut plan, batch)
         };
-        Ok(names.rename_via(who, from.dir, from.name, to.dir, to.name, mode, now, via)?)
+        let renamed = names.rename_via(who, from.dir, from.name, to.dir, to.name, mode, now, via);
+        backing.touched(&plan.dirs);
+        Ok(renamed?)
     }
 
     /// Truncates a file in the buffer and the back end.
@@ -130,10 +140,10 @@ impl Service {
     fn cut_buffer_and_backing(&self, backing: &Backing, file: FileId, size: u64) -> Result<()> {
         let (data, marked) = (self.store.data(), backing.mark(file).is_some());
         let record = backing.record(file)?.filter(|record| marked || record.version.size > size);
-        let (Some(record), Some(path)) = (record, backing.path(file)?) else {
+        let (Some(record), Some(at)) = (record, backing.spot_of(file)?) else {
             return data.truncate(file, size, Batch::default());
         };
-        match backing.ask(|backend| backend.find(&path))? {
+        match backing.look(&at)? {
             // The drain is writing to it: the record does not tell its size.
             Some(found) if marked && found.version.serial == record.version.serial => {
                 if found.version.size <= size {
@@ -144,7 +154,7 @@ impl Service {
             Some(_) => return Err(changed_in_backing(file)),
             None => return Err(missing_in_backing(file)),
         }
-        let steps = vec![Step::Truncate { path, size, serial: record.version.serial }];
+        let steps = vec![Step::Truncate { at, size, serial: record.version.serial }];
         let then = Then::Cut { file, size, record };
         let intent = Intent { steps, then: then.clone() };
         backing.carry_out(data.now(), &intent, |end| self.finish(backing, then, end))?;
@@ -166,13 +176,13 @@ impl Service {
         self.remove_incomplete(backing)
     }
 
-    fn carry_out(&self, backing: &Backing, plan: Plan, mut batch: Batch) -> Result<()> {
-        batch.append(plan.records);
+    fn carry_out(&self, backing: &Backing, plan: &mut Plan, mut batch: Batch) -> Result<()> {
+        batch.append(std::mem::take(&mut plan.records));
         if plan.steps.is_empty() {
             return backing.kv.commit(batch);
         }
         let then = Then::Commit(batch);
-        let intent = Intent { steps: plan.steps, then: then.clone() };
+        let intent = Intent { steps: std::mem::take(&mut plan.steps), then: then.clone() };
         backing.carry_out(self.store.data().now(), &intent, |end| self.finish(backing, then, end))
     }
 
@@ -185,8 +195,8 @@ impl Service {
             }
             Then::Cut { file, size, record } => {
                 let mut batch = end;
-                let path = backing.path(file)?;
-                match path.map(|path| backing.ask(|backend| backend.find(&path))).transpose() {
+                let at = backing.spot_of(file)?;
+                match at.map(|at| backing.look(&at)).transpose() {
                     Ok(Some(Some(found))) if found.version.serial == record.version.serial => {
                         batch.put(record::key(file), Record { version: found.version, ..record }.encode());
                     }
@@ -219,7 +229,7 @@ impl Service {
             }
             return self.plan_remove_incomplete(backing, plan, spot, file);
         };
-        let Some(path) = backing.path(file)? else {
+        let Some(at) = backing.spot_of(file)? else {
             plan.records.remove(record::key(file));
             return Ok(());
         };
@@ -228,19 +238,18 @@ impl Service {
             || self.opens.is_held(file) || (self.grace.lasts() && file < self.store.names().first_id());
         match unlinked.fate {
             Fate::Gone if unlinked.inode.kind() == FileKind::Directory => {
-                plan.steps.push(Step::RemoveDir { path, serial });
+                plan.steps.push(Step::RemoveDir { at, serial });
                 plan.records.remove(record::key(file));
                 Backing::end_mark(file, &mut plan.records);
             }
             Fate::Orphaned if open() => {
                 // Clients that have it open continue to read it.
-                plan.steps.push(private_step());
-                let to = vec![private_dir(), private_name(file)];
-                plan.steps.push(Step::Rename { from: path, to, serial });
+                let to = backing.private_spot(file)?;
+                plan.steps.push(Step::Rename { from: at, to, serial, target: Target::Any });
                 plan.records.put(record::key(file), Record { home: Home::Private, ..record }.encode());
             }
             Fate::Gone | Fate::Orphaned => {
-                plan.steps.push(Step::Unlink { path, serial });
+                plan.steps.push(Step::Unlink { at, serial });
                 plan.records.remove(record::key(file));
                 Backing::end_mark(file, &mut plan.records);
             }
@@ -249,7 +258,7 @@ impl Service {
                 let other = self.other_name(&unlinked.inode.parents, file, spot)?;
                 let (dir, name) = other.ok_or_else(|| missing_in_backing(file))?;
                 let to = Spot { dir, name: &name };
-                self.plan_move(backing, plan, (file, record), path, to)?;
+                self.plan_move(backing, plan, (file, record), at, to, Target::Nothing)?;
             }
         }
         Ok(())
@@ -263,11 +272,11 @@ impl Service {
         spot: Spot<'_>,
         file: FileId,
     ) -> Result<()> {
-        if let Some((path, found)) = self.find_incomplete(backing, file, spot)? {
+        if let Some((at, found)) = self.find_incomplete(backing, file, spot)? {
             let serial = found.version.serial;
             plan.steps.push(match found.kind {
-                FileKind::Directory => Step::RemoveDir { path, serial },
-                _ => Step::Unlink { path, serial },
+                FileKind::Directory => Step::RemoveDir { at, serial },
+                _ => Step::Unlink { at, serial },
             });
         }
         Ok(())
@@ -290,111 +299,81 @@ impl Service {
     fn plan_rename(
         &self,
         backing: &Backing,
+        plan: &mut Plan,
         from: Spot<'_>,
         to: Spot<'_>,
         renamed: &Renamed,
-    ) -> Result<Plan> {
-        let mut plan = Plan::default();
-        let in_backing = |file: FileId, spot: Spot<'_>| -> Result<Option<(Record, Vec<Name>)>> {
+    ) -> Result<()> {
+        let in_backing = |file: FileId, spot: Spot<'_>| -> Result<Option<(Record, BackingSpot)>> {
             let record = backing.record(file)?.filter(|record| record.lives_at(spot.dir, spot.name));
-            Ok(record.zip(backing.path(file)?))
+            Ok(record.zip(backing.spot_of(file)?))
         };
         let source = in_backing(renamed.source.0, from)?;
+        let mut over = Target::Nothing;
         if let Some(replaced) = &renamed.replaced {
-            self.plan_unlink(backing, &mut plan, to, replaced)?;
+            self.plan_unlink(backing, plan, to, replaced)?;
             // The rename replaces the existing file in one step.
             if source.is_some() {
-                plan.steps.retain(|step| !matches!(step, Step::Unlink { .. } | Step::RemoveDir { .. }));
+                plan.steps.retain(|step| match step {
+                    Step::Unlink { serial, .. } | Step::RemoveDir { serial, .. } => {
+                        over = Target::Entry(*serial);
+                        false
+                    }
+                    Step::Rename { .. } | Step::Truncate { .. } => true,
+                });
             }
         }
         // A directory that has appeared in the back end was merged before.
         let is_dir = |(_, kind): (FileId, FileKind)| kind == FileKind::Directory;
         if !is_dir(renamed.source) {
-            self.plan_remove_incomplete(backing, &mut plan, from, renamed.source.0)?;
+            self.plan_remove_incomplete(backing, plan, from, renamed.source.0)?;
         }
         let target = match (&renamed.replaced, renamed.target) {
             (None, Some(target)) => {
                 if !is_dir(target) {
-                    self.plan_remove_incomplete(backing, &mut plan, to, target.0)?;
+                    self.plan_remove_incomplete(backing, plan, to, target.0)?;
                 }
-                in_backing(target.0, to)?.map(|(record, path)| (target.0, record, path))
+                in_backing(target.0, to)?.map(|(record, at)| (target.0, record, at))
             }
             _ => None,
         };
         match (source, target) {
             (None, None) => {}
-            (Some((record, path)), None) => {
-                self.plan_move(backing, &mut plan, (renamed.source.0, record), path, to)?;
+            (Some((record, at)), None) => {
+                self.plan_move(backing, plan, (renamed.source.0, record), at, to, over)?;
             }
-            (None, Some((file, record, path))) => {
-                self.plan_move(backing, &mut plan, (file, record), path, from)?;
+            (None, Some((file, record, at))) => {
+                self.plan_move(backing, plan, (file, record), at, from, Target::Nothing)?;
             }
-            (Some((one, one_path)), Some((other_file, other, other_path))) => {
-                let between = vec![private_dir(), private_name(other_file)];
-                plan.steps.push(private_step());
-                let serial = other.version.serial;
-                plan.steps.push(Step::Rename { from: other_path, to: between.clone(), serial });
-                self.plan_move(backing, &mut plan, (renamed.source.0, one), one_path, to)?;
-                self.plan_move(backing, &mut plan, (other_file, other), between, from)?;
+            (Some((one, one_at)), Some((other_file, other, other_at))) => {
+                let between = backing.private_spot(other_file)?;
+                let (aside, serial) = (between.clone(), other.version.serial);
+                plan.steps.push(Step::Rename { from: other_at, to: aside, serial, target: Target::Any });
+                self.plan_move(backing, plan, (renamed.source.0, one), one_at, to, Target::Nothing)?;
+                self.plan_move(backing, plan, (other_file, other), between, from, Target::Nothing)?;
             }
         }
-        Ok(plan)
+        Ok(())
     }
 
-    /// Plans a rename in the back end, and the creation of the directories it needs.
+    /// Plans a rename in the back end, and creates the directories it needs.
     fn plan_move(
         &self,
         backing: &Backing,
         plan: &mut Plan,
         (file, record): (FileId, Record),
-        from: Vec<Name>,
+        from: BackingSpot,
         to: Spot<'_>,
+        target: Target,
     ) -> Result<()> {
-        let mut path = self.plan_dirs(backing, plan, to.dir)?;
+        let Within { mut path, serial: dir } = self.backing_dirs(backing, to.dir, &mut plan.dirs)?;
         path.push(to.name.clone());
-        plan.steps.push(Step::Rename { from, to: path, serial: record.version.serial });
+        let (serial, to_spot) = (record.version.serial, BackingSpot { path, dir });
+        plan.steps.push(Step::Rename { from, to: to_spot, serial, target });
         let home = Home::Entry { dir: to.dir, name: to.name.clone() };
         plan.records.put(record::key(file), Record { home, ..record }.encode());
         Ok(())
     }
-
-    /// The path of a directory in the back end; plans its creation and that of its parents if they are missing.
-    fn plan_dirs(&self, backing: &Backing, plan: &mut Plan, dir: FileId) -> Result<Vec<Name>> {
-        if let Some(path) = backing.path(dir)? {
-            let serial = backing.record(dir)?.map_or(0, |record| record.version.serial);
-            let found = if serial == 0 { None } else { backing.ask(|backend| backend.find(&path))? };
-            // The path may lead to another directory since the last refresh, possibly another user's.
-            return match found.is_none_or(|found| found.version.serial == serial) {
-                true => Ok(path),
-                false => Err(changed_in_backing(dir)),
-            };
-        }
-        let inode = self.store.names().inode(dir)?;
-        let above = inode.parent().ok_or_else(|| missing_in_backing(dir))?;
-        let mut path = self.plan_dirs(backing, plan, above)?;
-        let name = self
-            .store
-            .names()
-            .names_in(above, dir)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| missing_in_backing(dir))?;
-        path.push(name.clone());
-        let (owner, mode) = ((inode.uid, inode.gid), inode.mode);
-        plan.steps.push(Step::MakeDir { path: path.clone(), owner, mode });
-        let home = Home::Entry { dir: above, name };
-        // Its version is recorded when it is next refreshed.
-        let version = forebay_backend::Version { size: 0, mtime: inode.mtime, serial: 0 };
-        let record = Record { home, version, mode, uid: inode.uid, gid: inode.gid };
-        plan.records.put(record::key(dir), record.encode());
-        Ok(path)
-    }
-}
-
-/// Creates the server's own directory, before a file is moved there.
-fn private_step() -> Step {
-    let owner = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
-    Step::MakeDir { path: vec![private_dir()], owner, mode: 0o700 }
 }
 
 pub(crate) fn changed_in_backing(file: FileId) -> Error {

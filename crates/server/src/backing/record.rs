@@ -1,6 +1,6 @@
 //! The record of a file in the back end.
 
-use forebay_backend::{Found, Version};
+use forebay_backend::{Found, Seen, Slot, Version};
 use forebay_model::{Error, ErrorKind, FileId, Gid, Name, Result, Uid};
 use forebay_store::KeySpace;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,26 @@ pub(super) struct Record {
     pub(super) mode: u16,
     pub(super) uid: Uid,
     pub(super) gid: Gid,
+}
+
+/// A name in a directory of the back end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct BackingSpot {
+    /// The path of the directory, followed by the name.
+    pub(super) path: Vec<Name>,
+    /// The serial number of the directory; 0 matches any.
+    pub(super) dir: u64,
+}
+
+impl BackingSpot {
+    pub(super) fn slot(&self) -> Slot<'_> {
+        Slot { path: &self.path, dir: self.dir }
+    }
+
+    /// The entry of this name with this serial number.
+    pub(super) fn seen(&self, serial: u64) -> Seen<'_> {
+        self.slot().seen(serial)
+    }
 }
 
 pub(super) fn key(file: FileId) -> Vec<u8> {

@@ -5,7 +5,7 @@
 
 use super::Backing;
 use crate::service::Service;
-use forebay_backend::{Found, Seen};
+use forebay_backend::{Found, Slot};
 use forebay_model::{Change, Error, ErrorKind, FileId, Identity, Result};
 use forebay_store::{Attempt, Inode};
 
@@ -47,7 +47,7 @@ impl Service {
         let Some(found) = self.take_root(backing)? else { return Ok(set_here()?) };
         let inode = set_here()?;
         let (owner, mtime) = ((inode.uid, inode.gid), found.version.mtime);
-        let it = Seen { path: &[], serial: found.version.serial };
+        let it = Slot::any(&[]).seen(found.version.serial);
         let set = backing.ask(|backend| backend.set_attr_of(it, owner, inode.mode, mtime));
         self.take_root(backing)?;
         set?;

@@ -4,7 +4,7 @@ use super::mutate::changed_in_backing;
 use super::record::Record;
 use super::{Backing, Extras, Home, can_chown, missing_in_backing};
 use crate::service::Service;
-use forebay_backend::{Found, Object, Seen, Version};
+use forebay_backend::{Found, Object, Seen, Slot, Version};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Span, Time};
 use forebay_store::{Batch, Body, Extent, Facts, Inode};
 use forebay_wire::Place;
@@ -157,7 +157,8 @@ impl Service {
                 Backing::end_mark(file, &mut batch);
                 return backing.kv.commit(batch);
             };
-            let Some(found) = backing.ask(|backend| backend.find(&path))? else {
+            let Some(found) = backing.spot_of(file)?.map(|at| backing.look(&at)).transpose()?.flatten()
+            else {
                 return self.accept_removal(backing, file, inode);
             };
             if found.kind != inode.kind() || !is_recorded_object(&record, &found) {
@@ -377,7 +378,7 @@ impl Service {
 }
 
 fn seen(path: &[Name], version: Version) -> Seen<'_> {
-    Seen { path, serial: version.serial }
+    Slot::any(path).seen(version.serial)
 }
 
 /// Whether the object in the back end is the one that was created or found there. Of a directory that a rename created,
@@ -392,7 +393,9 @@ fn is_recorded_object(record: &Record, found: &Found) -> bool {
 /// Whether the file in the back end has the right owner, mode and time.
 fn attrs_match(record: &Record, inode: &Inode, mtime: Time) -> bool {
     let owned = !can_chown() || (record.uid, record.gid) == (inode.uid, inode.gid);
-    let mode = inode.kind() == FileKind::Symlink || record.mode == inode.mode;
+    // A file that could not be given to its owner has no set-id bits.
+    let bits = if (record.uid, record.gid) == (inode.uid, inode.gid) { 0o7777 } else { 0o1777 };
+    let mode = inode.kind() == FileKind::Symlink || record.mode & bits == inode.mode & bits;
     owned && mode && record.version.mtime == mtime
 }
 

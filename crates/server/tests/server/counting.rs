@@ -1,6 +1,6 @@
 //! A back end that counts writes and syncs, and can delay or block writes.
 
-use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Seen, Slot, Version};
+use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Seen, Slot, Target, Version};
 use forebay_model::{Gid, Name, Result, Time, Uid};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,12 +126,12 @@ impl Backend for Counting {
         self.inner.name()
     }
 
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        self.inner.find(path)
+    fn find_at(&self, at: Slot<'_>) -> Result<Option<Found>> {
+        self.inner.find_at(at)
     }
 
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        self.inner.list(dir, show)
+    fn list_of(&self, dir: Seen<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.inner.list_of(dir, show)
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
@@ -162,7 +162,7 @@ impl Backend for Counting {
         self.inner.set_attr_of(it, owner, mode, mtime)
     }
 
-    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+    fn make_dir_at(&self, dir: Slot<'_>, owner: (Uid, Gid), mode: u16) -> Result<Option<u64>> {
         self.inner.make_dir_at(dir, owner, mode)
     }
 
@@ -174,8 +174,8 @@ impl Backend for Counting {
         self.inner.remove_dir_of(dir)
     }
 
-    fn rename_of(&self, from: Seen<'_>, to: Path<'_>) -> Result<bool> {
-        self.inner.rename_of(from, to)
+    fn rename_of(&self, from: Seen<'_>, to: Slot<'_>, target: Target) -> Result<bool> {
+        self.inner.rename_of(from, to, target)
     }
 
     fn truncate_of(&self, file: Seen<'_>, size: u64) -> Result<bool> {

@@ -34,6 +34,7 @@ mod sharing;
 mod store;
 mod strangers;
 mod swapped;
+mod swaps;
 mod targets;
 mod trouble;
 mod turn;

@@ -5,9 +5,9 @@ mod rules;
 mod scene;
 
 use crate::bounds::has_users;
-use crate::drain::until;
+use crate::drain::{clean, drain, until};
 use crate::raw::{ALICE, BOB, Raw, World, person};
-use forebay_backend::{Fault, Faulty, Memory};
+use forebay_backend::{Dir, Fault, Faulty, Memory};
 use forebay_model::{ErrorKind, Gid, Identity, Uid};
 use forebay_server::{Config, Draining};
 use forebay_wire::{
@@ -15,8 +15,10 @@ use forebay_wire::{
 };
 use rules::{May, may, requests, rule};
 use scene::{Guard, ROOT, Scene, connect};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// The errors for a request of another user.
 const NO: [ErrorKind; 2] = [ErrorKind::AccessDenied, ErrorKind::NotPermitted];
@@ -90,6 +92,58 @@ fn stranger(world: &World, key: Option<&ConnectionKey>, channel: Channel) -> Raw
         None => connect(world, BOB, channel, 66).0,
         Some(key) => crate::keys::connect(world.tcp(), channel, key).expect("connected").0,
     }
+}
+
+/// A service before a directory that every user may enter, in which each file is its owner's.
+fn before_directory() -> (World, TempDir) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o1777)).expect("permissions set");
+    let backend = Dir::open(dir.path()).expect("a back end");
+    let world = World::before_with(Arc::new(backend), |config| {
+        config.drain = Draining { age: Duration::from_secs(600), threshold: 99, ..Draining::default() };
+    });
+    world.open_to_all();
+    (world, dir)
+}
+
+/// Strangers get nothing from a scene that was drained to a directory, and change nothing there.
+fn drained_scene_is_closed(guard: Guard, passes: fn(&Request) -> bool) {
+    let (world, dir) = before_directory();
+    let mut scene = Scene::new(&world, ALICE, guard, 0);
+    clean(&drain(&mut world.control(), None));
+    let before = (scene.snapshot(&world), tree(dir.path()));
+    for request in requests(&scene).into_iter().filter(passes) {
+        let shown = format!("{request:?} of a drained file");
+        let (mut stranger, _) = connect(&world, BOB, channel(&request), 66);
+        let answer = call(&mut stranger, &request);
+        scene.check_hidden(&encoded(&answer), &shown);
+        let after = (scene.snapshot(&world), tree(dir.path()));
+        assert_eq!(after, before, "{shown} of a stranger changed something");
+    }
+}
+
+/// Names, owners, modes and lengths in a directory.
+fn tree(dir: &std::path::Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let meta = std::fs::symlink_metadata(&path).expect("metadata");
+        all.push(format!("{} {} {:o} {}", path.display(), meta.uid(), meta.mode(), meta.len()));
+        if meta.is_dir() {
+            all.extend(tree(&path));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn strangers_get_and_change_nothing_of_drained_files_of_other_users() {
+    if !has_users("strangers_get_and_change_nothing_of_drained_files_of_other_users") {
+        return;
+    }
+    drained_scene_is_closed(Guard::Directory, |_| true);
+    drained_scene_is_closed(Guard::Modes, |request| !matches!(request, Request::Link { .. }));
 }
 
 /// The errors that a stranger may get.
