@@ -514,7 +514,12 @@ impl Service {
         if inode.kind() == FileKind::File && !self.is_local_part_written_back(*file)? {
             return Ok(false);
         }
-        Ok(backing.find(*file)?.is_none_or(|(_, found)| !is_same_thing(inode, &record, &found)))
+        match backing.find(*file) {
+            Ok(found) => Ok(found.is_none_or(|(_, found)| !is_same_thing(inode, &record, &found))),
+            // It went with its directory, which was replaced.
+            Err(error) if error.kind() == ErrorKind::Stale => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove_vanished_below(&self, backing: &Backing, dir: FileId) -> Result<()> {
