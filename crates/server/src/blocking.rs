@@ -30,7 +30,7 @@ pub(crate) async fn at_place<T: Send + 'static>(
     work: impl FnOnce(&Service, &Caller) -> Result<T, Blocked> + Send + 'static,
 ) -> Result<Result<T, Blocked>> {
     let (places, own) = match (class, &service.backing) {
-        (Class::Backing, Some(backing)) if service.stays_in_buffer(&caller.who, request) => {
+        (Class::Backing, Some(backing)) if service.layer.stays_in_buffer(&caller.who, request) => {
             (&backing.here, &service.users.buffer)
         }
         (Class::Backing, Some(backing)) => (&backing.waiting, &service.users.backend),

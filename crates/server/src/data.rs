@@ -362,7 +362,7 @@ impl Connection {
                 turn.spare(u64::from(requested));
                 drop(turn);
                 drop(pieces);
-                let parts = self.service.read_both(token.uid, token.file, offset, len).await?;
+                let parts = self.service.layer.read_both(token.uid, token.file, offset, len).await?;
                 taken = bytes_of(&parts).1.min(self.service.turns.slice());
                 turn = self.turn(Cost(u64::from(taken))).await?;
                 parts

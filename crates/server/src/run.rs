@@ -319,7 +319,7 @@ async fn serve(
     }
     tokio::spawn(remember(service.clone()));
     tokio::spawn(follow_root(service.clone()));
-    tokio::spawn(follow_leased_dirs(service.clone()));
+    tokio::spawn(follow_leased_dirs(service.layer.clone()));
     connect(service);
     DrainEngine::start(service, &alive);
     mapping::start(service)?;
@@ -476,7 +476,7 @@ async fn follow_root(service: Arc<Service>) {
     while service.backing.is_some() && rested(&mut stopping, FRESH).await {
         let follower = service.clone();
         // On a blocking thread, so that a hanging back end delays no other task.
-        let followed = tokio::task::spawn_blocking(move || follower.follow_root()).await;
+        let followed = tokio::task::spawn_blocking(move || follower.layer.follow_root()).await;
         match followed {
             Ok(Err(error)) if !failed => {
                 failed = true;

@@ -1,6 +1,6 @@
 //! State that all connections of a server share; connects the policy, the store and the back end.
 
-use crate::backing::{Backing, ReadCache};
+use crate::backing::{Backing, BackingLayer, ReadCache};
 use crate::cluster::{
     self, JoinState, Leases, LossReport, PeerClients, Peers, StripedFiles, StripedParts, StripedQueue,
 };
@@ -51,6 +51,8 @@ pub(crate) struct Service {
     pub(crate) store: Arc<Store>,
     /// The back end, if the configuration names one.
     pub(crate) backing: Option<Arc<Backing>>,
+    /// The buffer and the back end as one.
+    pub(crate) layer: Arc<BackingLayer>,
     /// Writes buffered data back to the back end.
     pub(crate) drain: Option<DrainEngine>,
     /// Direct I/O, which bypasses the buffer.
@@ -89,7 +91,7 @@ pub(crate) struct Service {
     pub(crate) log: Arc<LogLimit>,
     pub(crate) connections: Semaphore,
     /// Limits on connections, requests and unsent answers of each user.
-    pub(crate) users: UserBounds,
+    pub(crate) users: Arc<UserBounds>,
     pub(crate) syncs: Semaphore,
     pub(crate) appends: Semaphore,
     /// The service's own key. A client that holds it acts as the owner and for other users.
@@ -166,7 +168,25 @@ impl Service {
         };
         let striped = Arc::new(StripedFiles::new(queue, parts));
         let writers = Arc::new(Writers::new(store.clone(), opens.clone(), config.route));
+        let users = Arc::new(UserBounds::new(&limits, owner));
+        let layer = Arc::new(BackingLayer {
+            own: config.server,
+            store: store.clone(),
+            backing: backing.clone(),
+            homes: homes.clone(),
+            join_state: join_state.clone(),
+            peers: peers.clone(),
+            striped: striped.clone(),
+            writers: writers.clone(),
+            opens: opens.clone(),
+            grace: grace.clone(),
+            users: users.clone(),
+            life: life.clone(),
+            patience: config.times.answer,
+        });
+        layer.resume_backing()?;
         let mut service = Service {
+            layer,
             drain: None,
             direct: DirectIo::new(config.route, targets, writers.route.clone())?,
             writers,
@@ -204,7 +224,7 @@ impl Service {
             turns,
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
-            users: UserBounds::new(&limits, owner),
+            users,
             syncs: Semaphore::new(limits.syncs),
             appends: Semaphore::new(APPENDS),
             privileges: Privileges::new(owner, config.owner_only),
@@ -214,7 +234,6 @@ impl Service {
             store,
             config,
         };
-        service.resume_backing()?;
         let writers = service.writers.clone();
         let Config { drain, server, topology, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();

@@ -195,7 +195,7 @@ impl Service {
         let Some(Ok(Reply::Found(attr) | Reply::Opened { attr, .. })) = answer else { return None };
         let lease = epochs.lease(since, attr.id.0)?;
         let is_certain =
-            !self.store.data().is_filled(attr.id) && self.may_lease(attr, lease).unwrap_or(false);
+            !self.store.data().is_filled(attr.id) && self.layer.may_lease(attr, lease).unwrap_or(false);
         is_certain.then_some(lease)
     }
 

@@ -1,11 +1,11 @@
 //! Which requests need the buffer alone, and so need not wait for the back end.
 
-use crate::service::Service;
+use super::BackingLayer;
 use forebay_model::{FileId, FileKind, Identity};
 use forebay_store::Walked;
 use forebay_wire::Request;
 
-impl Service {
+impl BackingLayer {
     /// Whether a request does not use the back end. This only decides in which queue the request waits: it may still
     /// use the back end, if a file was drained meanwhile.
     pub(crate) fn stays_in_buffer(&self, who: &Identity, request: &Request) -> bool {

@@ -1,11 +1,11 @@
 //! Creates files in the back end that are only in the buffer: parent directories first, each under a writeback mark.
 
+use super::BackingLayer;
 use super::lookup::Order;
 use super::mutate::{Spot, changed_in_backing};
 use super::record::BackingSpot;
 use super::record::{self, Home};
 use super::{Backing, is_private, may_adopt, may_merge, missing_in_backing, shown};
-use crate::service::Service;
 use forebay_backend::{Creation, Found, Layout, Slot};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Uid};
 use forebay_store::{Batch, Body, Inode};
@@ -31,7 +31,7 @@ pub(super) struct Within {
 /// Chooses the layout of a file of the given size; `None` is the back end's default.
 pub(crate) type ChooseLayout<'a> = &'a dyn Fn(u64) -> Option<Layout>;
 
-impl Service {
+impl BackingLayer {
     /// Makes sure that a file exists in the back end, and sets its writeback mark. `None` if it has no name any more.
     pub(crate) fn create_backing(
         &self,

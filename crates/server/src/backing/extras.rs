@@ -2,8 +2,8 @@
 //! drained for the last time, because a record holds one name of a file and no attributes.
 
 use super::Backing;
+use super::BackingLayer;
 use super::create::{Within, taken_in_backing};
-use crate::service::Service;
 use forebay_backend::{Seen, Slot};
 use forebay_model::{ErrorKind, FileId, FileKind, Identity, Result};
 use forebay_store::Inode;
@@ -17,7 +17,7 @@ pub(crate) struct Extras {
     pub(crate) notes: Vec<String>,
 }
 
-impl Service {
+impl BackingLayer {
     /// Whether a file has extras.
     pub(crate) fn has_extras(&self, file: FileId, inode: &Inode) -> Result<bool> {
         let is_linked = inode.kind() != FileKind::Directory && inode.parents.len() > 1;

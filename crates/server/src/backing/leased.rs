@@ -6,9 +6,8 @@
 //! **Invariant**: while a lease on an answer about a file is valid, the file is not in the back end, and every directory
 //! on its path but the root is in the table.
 
-use super::{Backing, FRESH};
+use super::{Backing, BackingLayer, FRESH};
 use crate::lifecycle::rested;
-use crate::service::Service;
 use forebay_model::{Attr, ErrorKind, FileId, FileKind, Result};
 use forebay_shm::Lease;
 use forebay_store::{Body, Inode};
@@ -30,7 +29,7 @@ impl LeasedDirs {
     }
 }
 
-impl Service {
+impl BackingLayer {
     /// Whether an answer with these attributes may be leased: the back end does not have the file, and the directories
     /// on its path are looked at from now on.
     pub(crate) fn may_lease(&self, attr: &Attr, lease: Lease) -> Result<bool> {
@@ -110,10 +109,10 @@ impl Service {
 }
 
 /// Looks at the directories on the paths of leased answers every second.
-pub(crate) async fn follow_leased_dirs(service: Arc<Service>) {
-    let mut stopping = service.life.stopping();
-    while service.backing.is_some() && rested(&mut stopping, FRESH).await {
-        let follower = service.clone();
+pub(crate) async fn follow_leased_dirs(layer: Arc<BackingLayer>) {
+    let mut stopping = layer.life.stopping();
+    while layer.backing.is_some() && rested(&mut stopping, FRESH).await {
+        let follower = layer.clone();
         // On a blocking thread, so that a hanging back end delays no other task.
         match tokio::task::spawn_blocking(move || follower.follow_leased_dirs()).await {
             Ok(Err(error)) => tracing::debug!(%error, "could not look at directories of the back end"),

@@ -1,8 +1,8 @@
 //! Lookups in the back end: on a miss, when a directory is listed, and again whenever a file may have changed there.
 
+use super::BackingLayer;
 use super::record::{self, Home, Record};
 use super::{Backing, can_chown, is_private, may_adopt, private_dir, private_name};
-use crate::service::Service;
 use forebay_backend::{Found, Slot, Target};
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
 use forebay_store::{
@@ -22,7 +22,7 @@ pub(crate) enum Order {
     Kept,
 }
 
-impl Service {
+impl BackingLayer {
     /// Looks up a name in the back end, before the name is used in the buffer.
     pub(crate) fn lookup_backing(&self, dir: FileId, name: &Name) -> Result<()> {
         self.lookup_backing_in(dir, name, |_| Order::Free)
@@ -297,7 +297,7 @@ impl Service {
                 // with bytes is not: all its holders would have to be informed.
                 let (layout, incarnations) = match striping {
                     Some(striping) => self.homes.laid_out(striping, (dir, name)),
-                    None => (Layout::whole(self.config.server, STRIPE), vec![self.store.incarnation()]),
+                    None => (Layout::whole(self.own, STRIPE), vec![self.store.incarnation()]),
                 };
                 Body::File { layout, incarnations, extent: Extent::default() }
             }

@@ -1,10 +1,10 @@
 //! Changes of names and sizes, made in the buffer and in the back end.
 
+use super::BackingLayer;
 use super::create::Within;
 use super::intent::{Intent, Step, Then};
 use super::record::{self, BackingSpot, Home, Record};
 use super::{Backing, missing_in_backing};
-use crate::service::Service;
 use forebay_backend::Target;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
@@ -25,7 +25,7 @@ pub(crate) struct Spot<'a> {
     pub(crate) name: &'a Name,
 }
 
-impl Service {
+impl BackingLayer {
     /// Removes a name in the buffer and the back end.
     pub(crate) fn unlink_both(&self, who: &Identity, spot: Spot<'_>, is_dir: bool) -> Attempt<Unlinked> {
         let (names, now) = (self.store.names(), self.store.data().now());

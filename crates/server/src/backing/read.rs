@@ -1,9 +1,9 @@
 //! Reads of bytes in the back end.
 
 use super::Backing;
+use super::BackingLayer;
 use super::missing_in_backing;
 use super::mutate::changed_in_backing;
-use crate::service::Service;
 use forebay_backend::{Object, Version};
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::Piece;
@@ -23,24 +23,24 @@ pub(crate) enum Part {
     There(Vec<u8>),
 }
 
-impl Service {
+impl BackingLayer {
     /// Reads a file with bytes in the back end, outside the threads that serve connections.
     pub(crate) async fn read_both(
-        self: &Arc<Service>,
+        self: &Arc<BackingLayer>,
         uid: Uid,
         file: FileId,
         offset: u64,
         len: u32,
     ) -> Result<Vec<Part>> {
         let Some(backing) = &self.backing else { return Err(nothing_in_backing(file)) };
-        let _own = self.users.backend.wait(uid, self.config.times.answer).await?;
+        let _own = self.users.backend.wait(uid, self.patience).await?;
         let _place = backing.waiting.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
-        if self.members.members().authority(file) != self.config.server {
+        if self.homes.authority(file) != self.own {
             return self.read_remote(file, offset, len).await;
         }
-        let service = self.clone();
-        let read = tokio::task::spawn_blocking(move || match &service.backing {
-            Some(backing) => service.read_parts(backing, file, offset, len),
+        let layer = self.clone();
+        let read = tokio::task::spawn_blocking(move || match &layer.backing {
+            Some(backing) => layer.read_parts(backing, file, offset, len),
             None => Err(nothing_in_backing(file)),
         });
         read.await.unwrap_or_else(|_| {

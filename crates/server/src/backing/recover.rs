@@ -1,13 +1,13 @@
 //! Recovers holders of striped files that lost their part with an earlier store, from the back end.
 
+use super::BackingLayer;
 use crate::file_homes::is_striped;
-use crate::service::Service;
 use forebay_model::{FileId, Incarnation, Result, ServerId};
 use forebay_store::Body;
 use forebay_wire::PeerRequest;
 use std::sync::Arc;
 
-impl Service {
+impl BackingLayer {
     /// Holders that lost their part of a file of this authority, all of which is in the back end.
     pub(crate) fn to_recover(&self, file: FileId) -> Result<Vec<(ServerId, Incarnation)>> {
         let (Some(backing), Body::File { layout, incarnations, extent }) =
@@ -19,8 +19,7 @@ impl Service {
         if !out || !backing.knows(file)? || backing.mark(file).is_some() {
             return Ok(Vec::new());
         }
-        let held =
-            layout.servers.iter().zip(incarnations).filter(|(server, _)| **server != self.config.server);
+        let held = layout.servers.iter().zip(incarnations).filter(|(server, _)| **server != self.own);
         let replaced = held.filter_map(|(&server, then)| {
             let (now, _) = self.join_state.known(server)?;
             (now != then).then_some((server, now))
@@ -30,7 +29,7 @@ impl Service {
 
     /// Has holders that lost their part of a file of this authority read it from the back end, if all of it is there.
     /// The caller holds the file's order lock.
-    pub(crate) async fn recover_from_backing(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(crate) async fn recover_from_backing(self: &Arc<BackingLayer>, file: FileId) -> Result<()> {
         for (server, incarnation) in self.to_recover(file)? {
             let size = self.homes.extent(file)?.least.max(self.homes.held(file)?.size);
             self.peers.ask(server, PeerRequest::Anew { file, size: Some(size) }).await?;

@@ -3,10 +3,10 @@
 //! The authority reports the place of such a file, which is used as long as the file is there. Several servers may
 //! write to it, each its own stripes, so that it is identified by its serial number, not by size and time.
 
+use super::BackingLayer;
 use super::read::{Part, backing_spans, fetch};
 use super::{Backing, MOST_SEEN, changed_in_backing, missing_in_backing};
 use crate::cluster::nonsense;
-use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::{PeerReply, PeerRequest, Place};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 
-impl Service {
+impl BackingLayer {
     /// The place in the back end of a file of this authority.
     pub(crate) fn backing_place(&self, file: FileId) -> Result<Option<Place>> {
         let Some(backing) = &self.backing else { return Ok(None) };
@@ -27,8 +27,8 @@ impl Service {
 
     /// The place of a file in the back end, on any authority.
     pub(crate) async fn place_of(&self, file: FileId) -> Result<Option<Place>> {
-        let authority = self.members.members().authority(file);
-        if authority == self.config.server {
+        let authority = self.homes.authority(file);
+        if authority == self.own {
             return self.backing_place(file);
         }
         match self.peers.ask(authority, PeerRequest::Backing { file }).await? {
@@ -39,7 +39,7 @@ impl Service {
 
     /// Reads a file of another authority with bytes in the back end.
     pub(super) async fn read_remote(
-        self: &Arc<Service>,
+        self: &Arc<BackingLayer>,
         file: FileId,
         offset: u64,
         len: u32,
@@ -53,8 +53,8 @@ impl Service {
                     backing.note_place(file, place)
                 }
             };
-            let service = self.clone();
-            let read = tokio::task::spawn_blocking(move || service.read_at_place(file, offset, len, &place));
+            let layer = self.clone();
+            let read = tokio::task::spawn_blocking(move || layer.read_at_place(file, offset, len, &place));
             let failed =
                 |_| Err(Error::new(ErrorKind::Io, "the server failed while it read from the back end"));
             if let Some(parts) = read.await.unwrap_or_else(failed)? {

@@ -4,12 +4,12 @@
 //! applied to the back end's root before they are answered.
 
 use super::Backing;
-use crate::service::Service;
+use super::BackingLayer;
 use forebay_backend::{Found, Slot};
 use forebay_model::{Change, Error, ErrorKind, FileId, Identity, Result};
 use forebay_store::{Attempt, Inode};
 
-impl Service {
+impl BackingLayer {
     /// Gives the root directory the mode and owner of the back end's root. Nothing changes with a back end whose root
     /// has no attributes, such as a bucket.
     pub(crate) fn follow_root(&self) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Staging: copies bytes from the back end to the read cache before they are read.
 
 use super::Backing;
+use super::BackingLayer;
 use super::read_cache::BLOCK;
 use super::{changed_in_backing, missing_in_backing};
 use crate::cluster::nonsense;
-use crate::service::Service;
 use forebay_model::{ErrorKind, FileId, Result, Span, Time};
 use forebay_store::Piece;
 use forebay_wire::{PeerReply, PeerRequest, Place};
@@ -35,10 +35,15 @@ pub(crate) struct Brought {
     pub(crate) full: bool,
 }
 
-impl Service {
+impl BackingLayer {
     /// Stages the bytes of a file of this authority that are in the back end, on all its holders. The caller holds a
     /// permit of `waiting`: a second one could wait for others that wait for a second one, too.
-    pub(crate) async fn fetch(self: &Arc<Service>, file: FileId, span: Span, turn: u64) -> Result<Brought> {
+    pub(crate) async fn fetch(
+        self: &Arc<BackingLayer>,
+        file: FileId,
+        span: Span,
+        turn: u64,
+    ) -> Result<Brought> {
         if self.backing.is_none() {
             return Ok(Brought::default());
         }
@@ -47,7 +52,7 @@ impl Service {
         let Some(layout) = self.homes.shared_layout(file)? else {
             return tokio::task::block_in_place(|| self.fetch_here(file, &place, &[span], turn));
         };
-        let own = self.config.server;
+        let own = self.own;
         let parts = |server| {
             let pieces = layout.pieces(span).filter(move |(of, _)| *of == server);
             pieces.map(|(_, span)| span).collect::<Vec<Span>>()

@@ -1,9 +1,9 @@
 //! Writes to files with writeback marks in the back end, and finalizes them.
 
+use super::BackingLayer;
 use super::mutate::changed_in_backing;
 use super::record::Record;
 use super::{Backing, Extras, Home, can_chown, missing_in_backing};
-use crate::service::Service;
 use forebay_backend::{Found, Object, Seen, Slot, Version};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Span, Time};
 use forebay_store::{Batch, Body, Extent, Facts, Inode};
@@ -25,7 +25,7 @@ enum End {
     Mark { last: bool },
 }
 
-impl Service {
+impl BackingLayer {
     /// Opens a file with a writeback mark for writing, and extends it to its size. `None` if it has no name any more.
     pub(crate) fn writer(&self, backing: &Backing, file: FileId) -> Result<Option<BackingWriter>> {
         self.with_marked(backing, file, |path, object, version| {

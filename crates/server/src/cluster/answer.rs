@@ -83,7 +83,7 @@ impl Service {
                 let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
                 Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
             }
-            PeerRequest::Vouch { token } => match self.to_recover(token.file)?.is_empty() {
+            PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
                 true => self.vouch(from, token).map(PeerReply::Vouched),
                 false => Err(Blocked::Names(forebay_store::Obstacle::Several)),
             },
@@ -112,7 +112,7 @@ impl Service {
             }
             // These wait for a device.
             PeerRequest::Backing { file } => {
-                let place = tokio::task::block_in_place(|| self.backing_place(*file))?;
+                let place = tokio::task::block_in_place(|| self.layer.backing_place(*file))?;
                 Ok(PeerReply::Backing { place })
             }
             PeerRequest::Drained { file } => {
@@ -244,12 +244,13 @@ impl Service {
                 PeerReply::BackingFile { backing_file: self.create_striped(from, *file, *size).await? }
             }
             PeerRequest::Fetch { file, place, spans, turn } => {
-                let brought = tokio::task::block_in_place(|| self.fetch_here(*file, place, spans, *turn))?;
+                let brought =
+                    tokio::task::block_in_place(|| self.layer.fetch_here(*file, place, spans, *turn))?;
                 PeerReply::Fetched { bytes: brought.bytes, full: brought.full }
             }
             PeerRequest::Vouch { token } => {
                 let _order = self.striped.order(token.file).lock().await;
-                self.recover_from_backing(token.file).await?;
+                self.layer.recover_from_backing(token.file).await?;
                 match self.vouch(from, token) {
                     Ok(vouched) => PeerReply::Vouched(vouched),
                     Err(Blocked::Failed(error)) => return Err(error),

@@ -64,7 +64,7 @@ impl Service {
                 if progress.done == 0 {
                     // Otherwise a truncation that a holder has not applied yet would cut off the appended bytes.
                     self.striped.notify_reshaped(file).await?;
-                    self.recover_from_backing(file).await?;
+                    self.layer.recover_from_backing(file).await?;
                     progress.offset = self.striped.length(file).await?;
                 }
                 match self.append_missing(writer, layout, bytes, &mut progress).await {

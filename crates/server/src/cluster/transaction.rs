@@ -192,7 +192,7 @@ impl Service {
             }
             Blocked::Reshape(file, change) => {
                 self.striped.notify_reshaped(file).await?;
-                self.recover_from_backing(file).await?;
+                self.layer.recover_from_backing(file).await?;
                 let opening = self.striped.prepare_reshape(file, change).await?;
                 retry_state.reshaped = Some((file, opening.serial()));
                 caller.retry_context.reshape = Some(Arc::new(opening));

@@ -203,7 +203,7 @@ impl DrainEngine {
         match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
             Want::Nothing => {}
             _ if !wants_files => {}
-            Want::Bytes(bytes) => self.choose(service, bytes, view.now),
+            Want::Bytes(bytes) => self.choose(service, bytes, now),
             Want::Before(stamp) => self.choose(service, u64::MAX, stamp),
         }
     }

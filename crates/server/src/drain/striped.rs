@@ -97,19 +97,19 @@ impl Service {
         let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else {
             return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
         };
-        tokio::task::block_in_place(|| self.refresh(file))?;
+        tokio::task::block_in_place(|| self.layer.refresh(file))?;
         let _order = self.striped.order(file).lock().await;
-        self.recover_from_backing(file).await?;
+        self.layer.recover_from_backing(file).await?;
         self.forget_vanished(file).await?;
         let backing_file = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.homes.shared_layout(file)? else { return Ok(None) };
             // The final size of a file with direct writers is unknown: the back end chooses the layout.
             let known = match self.writers.route.are_open() {
-                true => self.create_backing(backing, file, &|_| None)?,
-                false => self.create_backing(backing, file, &engine.choose_layout(self, file))?,
+                true => self.layer.create_backing(backing, file, &|_| None)?,
+                false => self.layer.create_backing(backing, file, &engine.choose_layout(self, file))?,
             };
             let Some(known) = known else { return Ok(None) };
-            let grown = self.grow_shared(backing, file, size)?;
+            let grown = self.layer.grow_shared(backing, file, size)?;
             Ok(grown.map(|(place, grown)| BackingFile { place, grown, layout, owner: known.owner }))
         });
         if from != self.config.server && matches!(backing_file, Ok(Some(_))) {
@@ -135,7 +135,9 @@ impl Service {
     /// reaches the back end after a crash too. The caller holds the file's order lock.
     pub(crate) fn claim_shared(&self, file: FileId) -> Result<()> {
         match &self.backing {
-            Some(backing) if backing.knows(file)? => self.create_backing(backing, file, &|_| None).map(drop),
+            Some(backing) if backing.knows(file)? => {
+                self.layer.create_backing(backing, file, &|_| None).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -143,7 +145,7 @@ impl Service {
     /// A file was truncated: truncates it in the back end at once if possible.
     pub(crate) fn trim_shared(&self, file: FileId, change: Reshape) {
         let (Some(backing), Reshape::Cut(size)) = (&self.backing, change) else { return };
-        if let Err(error) = self.shorten(backing, file, size) {
+        if let Err(error) = self.layer.shorten(backing, file, size) {
             tracing::warn!(%file, %error, "cannot truncate a file in the back end; it is truncated later");
         }
     }
@@ -205,12 +207,12 @@ impl Service {
         let Some(backing) = &self.backing else { return Ok(Extras::default()) };
         let _order = self.striped.order(file).lock().await;
         let Some((layout, place)) = tokio::task::block_in_place(|| self.to_finalize(backing, file))? else {
-            return tokio::task::block_in_place(|| self.finalize(backing, file, last, None));
+            return tokio::task::block_in_place(|| self.layer.finalize(backing, file, last, None));
         };
         self.striped.notify_reshaped(file).await?;
         let size = self.striped.length(file).await?;
         // Trailing zeros are in the back end as soon as the file has its size there.
-        tokio::task::block_in_place(|| self.grow_shared(backing, file, size))?;
+        tokio::task::block_in_place(|| self.layer.grow_shared(backing, file, size))?;
         let mut list = Vec::new();
         for server in self.homes.holders(file)? {
             let lost_below = self.homes.lost_below(file, server)?;
@@ -230,7 +232,7 @@ impl Service {
             // A holder may have written and drained more between the measurement and the suspension.
             let held = and(own, others);
             let facts = Facts { size: size.max(held.size), touched: held.touched, ..Facts::default() };
-            let extras = self.finalize(backing, file, last, Some(facts))?;
+            let extras = self.layer.finalize(backing, file, last, Some(facts))?;
             self.homes.note_extent(file, |extent| {
                 if !extent.size_pending {
                     extent.elsewhere = Some(others.buffered);
@@ -248,7 +250,7 @@ impl Service {
             return Ok(None);
         }
         let Some(layout) = self.homes.shared_layout(file)? else { return Ok(None) };
-        Ok(self.grow_shared(backing, file, 0)?.map(|(place, _)| (layout, place)))
+        Ok(self.layer.grow_shared(backing, file, 0)?.map(|(place, _)| (layout, place)))
     }
 
     /// How much of these files was written before `before` and is not drained on this server. Queues them if `drain` is

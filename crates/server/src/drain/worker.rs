@@ -185,7 +185,7 @@ impl DrainEngine {
             return self.prepared_shared(service, backing, file);
         }
         let choose_layout = self.choose_layout(service, file);
-        let Some(backing_file) = service.create_backing(backing, file, &choose_layout)? else {
+        let Some(backing_file) = service.layer.create_backing(backing, file, &choose_layout)? else {
             return Ok(Prepared::Gone);
         };
         let path = shown(&backing_file.path);
@@ -209,7 +209,7 @@ impl DrainEngine {
         // Other servers may write to an open file. A writeback mark set now would hide changes that other programs make
         // in the back end.
         let last = self.last.load(Ordering::Relaxed);
-        if !last && service.homes.is_authority(file) && service.is_in_backing_by_all(backing, file)? {
+        if !last && service.homes.is_authority(file) && service.layer.is_in_backing_by_all(backing, file)? {
             return Ok(Prepared::Finalize);
         }
         let size = service.store.data().facts(file)?.size;
@@ -291,7 +291,7 @@ impl DrainEngine {
             self.open_shared(backing, worker_batch, file, &lease.backing_file)?;
             _lease = Some(lease);
         } else if worker_batch.files.get(&file).is_none_or(|file_batch| file_batch.writer.grown < span.end) {
-            let Some(writer) = service.writer(backing, file)? else { return Ok(None) };
+            let Some(writer) = service.layer.writer(backing, file)? else { return Ok(None) };
             worker_batch.take(backing, file, writer, None)?;
         }
         // A range that a direct writer or a truncation holds is drained later, if it is still in the buffer then.
@@ -413,7 +413,7 @@ impl DrainEngine {
         let (shared, last) = (service.homes.is_shared(file), self.last.load(Ordering::Relaxed));
         let finalized = match shared {
             true => self.finalize_part(service, file, last),
-            false => service.finalize(backing, file, last, None).map(Some),
+            false => service.layer.finalize(backing, file, last, None).map(Some),
         };
         let extras = match finalized {
             Ok(Some(extras)) => extras,
@@ -435,7 +435,7 @@ impl DrainEngine {
             tracing::warn!(%file, %error, "cannot persist the size of a drained file; the next start persists it");
         }
         let backlog = service.store.data().backlog(file);
-        let made = shared || service.is_made(backing, file);
+        let made = shared || service.layer.is_made(backing, file);
         self.notify(|drain_queue| {
             if !drain_queue.finalized(Instant::now(), file) {
                 return;
@@ -498,7 +498,7 @@ impl DrainEngine {
     fn fill_in_path(&self, service: &Service, file: FileId) {
         let unknown = self.drain_queue().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
         if let (true, Some(backing)) = (unknown, &service.backing)
-            && let Ok(called) = service.display_path(backing, file)
+            && let Ok(called) = service.layer.display_path(backing, file)
             && let Some(entry) = self.drain_queue().files.get_mut(&file)
         {
             (entry.path, entry.user) = called;

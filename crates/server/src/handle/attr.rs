@@ -20,7 +20,7 @@ const LEAST_STRIPE: u64 = 64 << 10;
 impl Service {
     pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Outcome {
         self.reach(caller, file)?;
-        self.refresh(file)?;
+        self.layer.refresh(file)?;
         let inode = self.store.names().settled(file).map_err(vanished)?;
         Ok(Reply::Attr(self.attr(caller, file, &inode)?))
     }
@@ -44,7 +44,7 @@ impl Service {
             None => self.now(),
         };
         let inode = match file == FileId::ROOT {
-            true => self.set_root_attr(&caller.who, change).map_err(vanished)?,
+            true => self.layer.set_root_attr(&caller.who, change).map_err(vanished)?,
             false => self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?,
         };
         if inode.mode & SET_ID != 0 {
@@ -85,7 +85,7 @@ impl Service {
             return self.reshape(caller, hold, Reshape::Cut(size));
         }
         self.shed_set_id(caller, hold)?;
-        self.cut_both(file, size)?;
+        self.layer.cut_both(file, size)?;
         Ok(Reply::Done)
     }
 

@@ -81,7 +81,7 @@ impl Service {
             return Ok(Brought::default());
         };
         self.store.names().inode(file)?;
-        tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.fetch(file, span, turn)))?
+        tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.layer.fetch(file, span, turn)))?
     }
 
     /// Sets the drain order on all servers, or on none if one of them does not support it.

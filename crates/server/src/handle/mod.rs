@@ -193,7 +193,7 @@ impl Service {
         if caller.session.holds(file, caller.who.uid) {
             return Ok(());
         }
-        self.refresh_above(file)?;
+        self.layer.refresh_above(file)?;
         // A name would have been looked up before: an id that leads nowhere belongs to a removed file.
         self.store.names().reach(&caller.who, file).map_err(|stopped| match Blocked::from(stopped) {
             Blocked::Failed(miss)

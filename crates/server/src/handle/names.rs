@@ -35,13 +35,13 @@ impl Service {
                 // A file that was found in the back end may have changed there since.
                 Ok(Walked::Found(file, inode)) if self.backing.is_some() && looked_again != Some(file) => {
                     looked_again = Some(file);
-                    self.refresh(file)?;
+                    self.layer.refresh(file)?;
                     if inode.kind() == FileKind::Directory {
-                        self.join_last(&caller.who, dir, path)?;
+                        self.layer.join_last(&caller.who, dir, path)?;
                     }
                 }
                 Err(Blocked::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
-                    if !self.lookup_backing_on_path(&caller.who, dir, path)? {
+                    if !self.layer.lookup_backing_on_path(&caller.who, dir, path)? {
                         return Err(self.missed(|| self.last_on_path(&caller.who, dir, path), miss));
                     }
                 }
@@ -106,7 +106,7 @@ impl Service {
 
     pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Outcome {
         self.reach(caller, dir)?;
-        self.lookup_backing(dir, name)?;
+        self.layer.lookup_backing(dir, name)?;
         let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
@@ -120,7 +120,7 @@ impl Service {
         special: Special,
     ) -> Outcome {
         self.reach(caller, dir)?;
-        self.lookup_backing(dir, name)?;
+        self.layer.lookup_backing(dir, name)?;
         let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
         let (file, inode) = made?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
@@ -128,7 +128,7 @@ impl Service {
 
     pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Outcome {
         self.reach(caller, dir)?;
-        self.lookup_backing(dir, name)?;
+        self.layer.lookup_backing(dir, name)?;
         let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
@@ -144,7 +144,7 @@ impl Service {
 
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        self.lookup_backing(dir, name)?;
+        self.layer.lookup_backing(dir, name)?;
         if self.members.members().authority(file) != self.config.server {
             return Err(Blocked::Names(Obstacle::Several));
         }
@@ -174,13 +174,13 @@ impl Service {
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        let unlinked = self.unlink_both(&caller.who, Spot { dir, name }, false);
+        let unlinked = self.layer.unlink_both(&caller.who, Spot { dir, name }, false);
         self.removed(dir, unlinked.map_err(Blocked::from))
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
-        let removed = self.unlink_both(&caller.who, Spot { dir, name }, true);
+        let removed = self.layer.unlink_both(&caller.who, Spot { dir, name }, true);
         self.removed(dir, removed.map_err(Blocked::from))
     }
 
@@ -204,7 +204,7 @@ impl Service {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
         let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
-        match self.rename_both(&caller.who, from, to, mode) {
+        match self.layer.rename_both(&caller.who, from, to, mode) {
             Ok(replaced) => {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
                 Ok(Reply::Done)
@@ -237,7 +237,7 @@ impl Service {
     pub(crate) fn find_listed(&self, caller: &Caller, dir: FileId, cookie: u64) -> Result<(), Blocked> {
         self.reach(caller, dir)?;
         if cookie == 0 && self.backing.is_some() && self.may(caller, dir, Access::READ)? {
-            self.survey(dir)?;
+            self.layer.survey(dir)?;
         }
         Ok(())
     }

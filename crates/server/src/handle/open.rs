@@ -24,7 +24,7 @@ pub(crate) const SET_ID: u16 = 0o6000;
 impl Service {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Outcome {
         self.reach(caller, file)?;
-        self.refresh_in(file, caller.retry_context.order(file))?;
+        self.layer.refresh_in(file, caller.retry_context.order(file))?;
         let hold = Arc::new(self.opens.open(file, caller.who.uid)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
@@ -44,7 +44,7 @@ impl Service {
         self.opens.check_room(caller.who.uid)?;
         caller.session.check_room(caller.who.uid)?;
         for _ in 0..TRIES {
-            self.lookup_backing_in(dir, name, |file| caller.retry_context.order(file))?;
+            self.layer.lookup_backing_in(dir, name, |file| caller.retry_context.order(file))?;
             let (layout, incarnations) = self.new_layout(caller, (dir, name))?;
             // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
             let hold = |file| self.opens.open(file, caller.who.uid).map(Arc::new);

@@ -2,17 +2,6 @@
 
 /// Files of the server, and the upper ones that each still uses.
 pub(super) const EXCEPTIONS: &[(&str, &[&str])] = &[
-    ("backing/buffered", &["service"]),
-    ("backing/create", &["service"]),
-    ("backing/extras", &["service"]),
-    ("backing/lookup", &["service"]),
-    ("backing/mutate", &["service"]),
-    ("backing/read", &["service"]),
-    ("backing/recover", &["service"]),
-    ("backing/remote", &["service"]),
-    ("backing/root", &["service"]),
-    ("backing/stage", &["service"]),
-    ("backing/writeback", &["service"]),
     ("blocking", &["service"]),
     ("cluster/answer", &["service"]),
     ("cluster/append", &["service"]),

@@ -128,7 +128,7 @@ impl Service {
         let below = if extent.size_pending { u64::MAX } else { extent.least.max(local) };
         let held = layout.servers.iter().zip(incarnations).enumerate();
         // Bytes in the back end are not lost.
-        let recovers = self.to_recover(file)?;
+        let recovers = self.layer.to_recover(file)?;
         let suspected = held.filter(|&(index, (&server, &incarnation))| {
             let known = self.join_state.known(server).map(|(known, _)| known);
             let changed = is_striped(extent) && known != Some(incarnation) && layout.share(index, below) > 0;
