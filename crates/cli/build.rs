@@ -89,8 +89,7 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
     // The embedded copies are stripped in every profile: debug information in them would only make the binary large.
     let mut settings = vec![format!("profile.{profile}.strip=\"symbols\"")];
     if profile != "dev" {
-        settings
-            .extend([format!("profile.{profile}.debug=false"), format!("profile.{profile}.lto=\"thin\"")]);
+        settings.push(format!("profile.{profile}.debug=false"));
     }
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
