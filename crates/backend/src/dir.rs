@@ -457,7 +457,7 @@ fn is_begun(stat: &Statx) -> bool {
 }
 
 /// The permission bits that a file gets: of one that could not be given to its owner, set-id bits would give the
-/// rights of this server's user to whoever wrote its bytes.
+/// rights of this server's user to the user who wrote its bytes.
 fn permitted(mode: u16, owner: (Uid, Gid), now: &Statx) -> Mode {
     let bits = if (now.stx_uid, now.stx_gid) == (owner.0.0, owner.1.0) { 0o7777 } else { 0o1777 };
     Mode::from_raw_mode(u32::from(mode & bits))

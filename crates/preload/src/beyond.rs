@@ -54,7 +54,7 @@ enum Beyond {
     NotLoaded,
     /// The loader ignores it: the program has more rights than its user.
     Privileged,
-    /// Nobody can tell: the program may be executed, but not read.
+    /// It is unknown: the program may be executed, but not read.
     Unreadable,
 }
 

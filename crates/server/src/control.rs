@@ -221,7 +221,7 @@ fn serve_as(
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
             whose.got(&turn);
-            // Before a back end the request may wait, and nobody else's turn should.
+            // Before a back end the request may wait, and other requests should not wait for its turn.
             let _turn = service.backing.is_none().then_some(turn);
             match service.handle(&caller, &request) {
                 Ok(reply) => Begun::Done(Some(Ok(reply))),

@@ -2,9 +2,9 @@
 //!
 //! Programs in one mount share the kernel's locks and pages, those in two mounts do not. So the first program makes the
 //! mount, and the later ones join its namespaces. A file in the user's private directory names the process that serves
-//! the mount, and the programs; whoever changes it holds its lock.
+//! the mount, and the programs; a process changes it only while it holds its lock.
 //!
-//! **Invariant**: the process that serves a mount ends it only while it holds the lock, and nobody uses the mount.
+//! **Invariant**: the process that serves a mount ends it only while it holds the lock, and no program uses the mount.
 
 use crate::connect::Service;
 use crate::failure::Outcome;
@@ -106,7 +106,7 @@ impl Registry {
     fn processes(&self) -> Vec<Process> {
         let mut text = String::new();
         let mut file = &self.file;
-        // What cannot be read names nobody.
+        // What cannot be read names no process.
         let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
         text.lines().filter_map(Process::parse).collect()
     }
@@ -166,7 +166,7 @@ pub(crate) fn announce(registry: &Path) -> io::Result<()> {
     append_own(&OpenOptions::new().append(true).open(registry)?)
 }
 
-/// Waits until no program uses the mount that this process serves; then nobody can join it until `end` is done.
+/// Waits until no program uses the mount that this process serves; then no program can join it until `end` is done.
 pub(crate) fn wait_until_unused(registry: &Path, end: impl FnOnce()) -> io::Result<()> {
     loop {
         let registry = Registry::lock(registry)?;

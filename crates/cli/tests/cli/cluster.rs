@@ -55,7 +55,7 @@ fn capacity_above_free_memory_is_refused_before_allocation() {
     let world = World::empty();
     for how in ["--memory", "--disk"] {
         let args = ["up", "--store", "huge", "--socket", "s", "--servers", "4", "--capacity", "4096GiB", how];
-        world.run(&args).failed(1, &["at once", " are free ", "ask for less with --capacity"]);
+        world.run(&args).failed(1, &["takes 4.", " are free ", "ask for less with --capacity"]);
         assert!(!world.path("huge").join("regions").exists() && !world.path("huge.1").exists(), "{how}");
     }
 }

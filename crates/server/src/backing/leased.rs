@@ -86,7 +86,7 @@ impl BackingLayer {
 
     fn follow_leased_dir(&self, backing: &Backing, dir: FileId, inode: &Inode) -> Result<()> {
         if backing.knows(dir)? {
-            return self.refresh_one(backing, dir, inode, super::Order::Free).map(drop);
+            return self.refresh(dir);
         }
         match (inode.parent(), &inode.body) {
             (Some(parent), Body::Directory { name: Some(name), .. })

@@ -100,7 +100,11 @@ impl BackingLayer {
         // The walk to the root also visits the file itself.
         self.refresh_above_in(file, order)?;
         match self.store.names().inode(file) {
-            Ok(inode) => self.refresh_one(backing, file, &inode, order).map(drop),
+            Ok(inode) => match self.refresh_one(backing, file, &inode, order) {
+                // Its directory was replaced within the moment for which it counts as refreshed.
+                Err(error) if error.kind() == ErrorKind::Stale => self.refresh_path(file, order, true),
+                done => done.map(drop),
+            },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }

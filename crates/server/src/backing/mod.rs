@@ -171,7 +171,7 @@ impl Backing {
     }
 
     /// The same, with the serial number of its directory: calls that are given both do nothing in another directory
-    /// that has the path by now, possibly one that its owner lets nobody enter.
+    /// that has the path by now, possibly one that its owner has closed to all others.
     fn spot_of(&self, file: FileId) -> Result<Option<BackingSpot>> {
         let Some(path) = self.path(file)? else { return Ok(None) };
         let dir = match self.record(file)?.map(|record| record.home) {
@@ -188,7 +188,7 @@ impl Backing {
         Ok(Some(BackingSpot { path, dir: self.serial_of_dir(dir)? }))
     }
 
-    /// The serial number of a directory when it was last seen; 0, any, for the root, which nobody can replace.
+    /// The serial number of a directory when it was last seen; 0, any, for the root, which cannot be replaced.
     fn serial_of_dir(&self, dir: FileId) -> Result<u64> {
         let Some(record) = self.record(dir)? else { return Ok(0) };
         match record.version.serial {
@@ -308,7 +308,7 @@ fn may_merge(inode: &Inode, found: &Found) -> bool {
     !can_chown() || inode.uid == found.uid
 }
 
-/// Whether a directory that has appeared in the back end may be merged with the one in the buffer: only if whoever may use
+/// Whether a directory that has appeared in the back end may be merged with the one in the buffer: only if the users who may use
 /// the one may use the other. Another user can put a private directory of the same owner there. One that the server did
 /// not finish also has its owner's rights.
 fn may_adopt(inode: &Inode, found: &Found) -> bool {

@@ -87,7 +87,8 @@ impl Service {
         for (server, call) in calls {
             match call.await {
                 Ok(Ok(PeerReply::Keys { keys })) => {
-                    if tokio::task::block_in_place(|| self.keys.merge_and_end(&keys, &self.sessions)).is_err() {
+                    if tokio::task::block_in_place(|| self.keys.merge_and_end(&keys, &self.sessions)).is_err()
+                    {
                         missing.push(server);
                     }
                 }

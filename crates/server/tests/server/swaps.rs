@@ -80,7 +80,7 @@ fn state(stage: &Stage, at: &Path) -> Vec<String> {
     let mut bytes = vec![0; 100];
     let object = stage.backend.open(&path).unwrap();
     let count = object.read_at(0, &mut bytes).unwrap();
-    // Not the number of links: whoever reaches a file may link it.
+    // Not the number of links: a user who reaches a file may link it.
     all.push(format!("{:?}", String::from_utf8_lossy(&bytes[..count])));
     all
 }
