@@ -43,7 +43,6 @@ mod tests {
             (ms(20), 550, false),
             (ms(40), 600, true),
             (ms(100), 600, true),
-            (ms(139), 600, true),
             (ms(140), 600, false),
             // 0.9 bytes a millisecond, seen late: too slow.
             (ms(1140), 1500, false),
