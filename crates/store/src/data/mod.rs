@@ -522,6 +522,11 @@ impl Data {
     /// Makes everything acknowledged durable.
     pub fn sync_all(&self) -> Result<()> {
         self.write_back_all()?;
+        self.flush_all()
+    }
+
+    /// Makes everything durable that is in the regions or the metadata store.
+    pub(crate) fn flush_all(&self) -> Result<()> {
         self.poll_all_files()?;
         for number in 0..self.geometry.regions {
             self.region(RegionId(number)).flush(&*self.disk)?;
