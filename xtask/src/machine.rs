@@ -249,10 +249,11 @@ fn tools(install: bool, machine: &mut Machine) {
     machine.tools = home.join("bin");
     for tool in TOOLS {
         let is_here = || machine.tools.join(tool.name).exists() || shell::in_path(tool.name);
-        if install && !is_here() {
-            if let Err(why) = install_tool(tool, &home, &[]) {
-                println!("{why}");
-            }
+        if install
+            && !is_here()
+            && let Err(why) = install_tool(tool, &home, &[])
+        {
+            println!("{why}");
         }
         if !is_here() {
             let why_not = if install { "cargo could not install it" } else { "told not to install" };

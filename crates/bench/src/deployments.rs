@@ -169,7 +169,7 @@ fn note(results: &mut Results, party: Party, crowd: &Crowd, took: &[Duration]) {
         let work = Work::Crowd { part, processes: crowd.processes };
         match part {
             Part::Large => {
-                results.moved(work, party, Size { chunk: MIB, count: crowd.large * crowd.processes }, took)
+                results.moved(work, party, Size { chunk: MIB, count: crowd.large * crowd.processes }, took);
             }
             Part::Small => {
                 results.moved(

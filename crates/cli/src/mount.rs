@@ -73,13 +73,13 @@ impl Mount {
             options.add(list).map_err(|error| Failure::Usage(error.to_string()))?;
         }
         match self.foreground || self.background {
-            true => self.serve(dir, options),
+            true => self.serve(&dir, options),
             false => self.detach(&dir),
         }
     }
 
     /// Mounts in this process, until it is unmounted or the process is signaled.
-    fn serve(&self, dir: PathBuf, options: Options) -> Outcome {
+    fn serve(&self, dir: &Path, options: Options) -> Outcome {
         if self.background {
             // Fails only for the leader of a process group, which needs no new session.
             let _ = setsid();
@@ -87,10 +87,10 @@ impl Mount {
                 .map_err(|error| Failure::local("enter", Path::new("/"), &error))?;
         }
         up::keep_log(self.background);
-        let used = |error| Failure::local("use", &dir, &error);
+        let used = |error| Failure::local("use", dir, &error);
         let scaffold =
-            self.shared.as_ref().map(|_| Scaffold::hold(&dir, self.made)).transpose().map_err(used)?;
-        let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir: dir.clone(), options };
+            self.shared.as_ref().map(|_| Scaffold::hold(dir, self.made)).transpose().map_err(used)?;
+        let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir: dir.to_owned(), options };
         let mounted = mount.start()?;
         unmount_on_signal(&mounted)?;
         if let Some(registry) = &self.shared {

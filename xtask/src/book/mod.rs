@@ -113,11 +113,8 @@ pub(crate) fn target(page: &str, link: &str) -> Option<String> {
     path.pop();
     for part in Path::new(file).components() {
         match part {
-            Component::ParentDir => {
-                if !path.pop() {
-                    return None;
-                }
-            }
+            Component::ParentDir if !path.pop() => return None,
+            Component::ParentDir => {}
             Component::Normal(name) => path.push(name),
             _ => {}
         }

@@ -38,11 +38,7 @@ pub(super) fn page(tree: &Tree, keys: &str) -> Result<String, String> {
     for (_, text) in tree.rust().filter(|(path, _)| SOURCES.iter().any(|source| path.starts_with(source))) {
         for (name, fields) in fields(text) {
             // A name that two types have leads to no field, and so to an error if a key needs one of them.
-            if types.contains_key(&name) {
-                types.insert(name, BTreeMap::new());
-            } else {
-                types.insert(name, fields);
-            }
+            types.entry(name).and_modify(BTreeMap::clear).or_insert(fields);
         }
     }
     let mut page = String::from(HEAD);
@@ -126,14 +122,14 @@ fn fields(text: &str) -> Types {
             is_read = line.contains("Deserialize");
         } else if let Some(comment) = line.strip_prefix("///") {
             doc.push(comment.trim());
-        } else if let (Some(home), Some((name, kind))) = (&home, bare.split_once(": ")) {
-            if !line.starts_with('#') {
-                let kind =
-                    kind.trim_end_matches(',').rsplit('<').next().unwrap_or_default().trim_end_matches('>');
-                let field = Field { doc: doc.join(" "), kind: kind.to_owned() };
-                types.entry(home.clone()).or_default().insert(name.to_owned(), field);
-                doc.clear();
-            }
+        } else if let (Some(home), Some((name, kind))) = (&home, bare.split_once(": "))
+            && !line.starts_with('#')
+        {
+            let kind =
+                kind.trim_end_matches(',').rsplit('<').next().unwrap_or_default().trim_end_matches('>');
+            let field = Field { doc: doc.join(" "), kind: kind.to_owned() };
+            types.entry(home.clone()).or_default().insert(name.to_owned(), field);
+            doc.clear();
         }
     }
     types

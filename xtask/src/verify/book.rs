@@ -31,10 +31,10 @@ fn links(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
                 continue;
             };
             let anchor = link.what.split_once('#').map(|(_, anchor)| anchor);
-            if let (Some(anchor), Some(page)) = (anchor, tree.get(&file).filter(|_| file.ends_with(".md"))) {
-                if !markdown::anchors(page).iter().any(|found| found == anchor) {
-                    findings.push(Finding::wrong(place(), format!("{file} has no heading #{anchor}")));
-                }
+            if let (Some(anchor), Some(page)) = (anchor, tree.get(&file).filter(|_| file.ends_with(".md")))
+                && !markdown::anchors(page).iter().any(|found| found == anchor)
+            {
+                findings.push(Finding::wrong(place(), format!("{file} has no heading #{anchor}")));
             }
         }
     }

@@ -75,7 +75,7 @@ mod tests {
             match refused {
                 None => assert_eq!(found, None, "{line}"),
                 Some(word) => {
-                    assert!(found.as_deref().is_some_and(|why| why.contains(word)), "{line}: {found:?}")
+                    assert!(found.as_deref().is_some_and(|why| why.contains(word)), "{line}: {found:?}");
                 }
             }
         }

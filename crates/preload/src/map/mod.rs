@@ -372,10 +372,7 @@ fn remap_to(old: (usize, usize), new: (usize, usize), flags: c_int) -> Outcome<*
     }
     let args = [old.0, old.1, new.1, flags as usize, new.0, 0];
     // SAFETY: the application requested this call.
-    let moved = unsafe { try_system_call(libc::SYS_mremap, args) }.map_err(|errno| {
-        relist(gone);
-        errno
-    })?;
+    let moved = unsafe { try_system_call(libc::SYS_mremap, args) }.inspect_err(|_| relist(gone))?;
     if let Some((open, offset, protection, _)) = found {
         add(Mapping { start: new.0, len: new_len, offset, protection, open, copy: false });
     }

@@ -49,13 +49,13 @@ pub(super) struct Intent {
 
 impl Step {
     fn perform(&self, backend: &dyn Backend) -> Result<()> {
-        match self {
-            &Step::Unlink { ref at, serial } => backend.unlink_of(at.seen(serial)).map(drop),
-            &Step::RemoveDir { ref at, serial } => backend.remove_dir_of(at.seen(serial)).map(drop),
-            &Step::Rename { ref from, ref to, serial, target } => {
+        match *self {
+            Step::Unlink { ref at, serial } => backend.unlink_of(at.seen(serial)).map(drop),
+            Step::RemoveDir { ref at, serial } => backend.remove_dir_of(at.seen(serial)).map(drop),
+            Step::Rename { ref from, ref to, serial, target } => {
                 backend.rename_of(from.seen(serial), to.slot(), target).map(drop)
             }
-            &Step::Truncate { ref at, size, serial } => backend.truncate_of(at.seen(serial), size).map(drop),
+            Step::Truncate { ref at, size, serial } => backend.truncate_of(at.seen(serial), size).map(drop),
         }
     }
 

@@ -33,10 +33,10 @@ impl BackingLayer {
         let Some(backing) = &self.backing else {
             let removed = match is_dir {
                 true => names.remove_dir(who, dir, name, now),
-                false if self.life.is_alone() => return Ok(self.unlink_alone(who, spot)?),
+                false if self.life.is_alone() => return self.unlink_alone(who, spot),
                 false => names.unlink(who, dir, name, now),
             };
-            return Ok(removed?);
+            return removed;
         };
         self.lookup_backing(dir, name)?;
         if is_dir && let Some((file, _)) = self.known(dir, name)? {
@@ -94,7 +94,7 @@ impl BackingLayer {
     ) -> Attempt<Option<Unlinked>> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Some(backing) = &self.backing else {
-            return Ok(names.rename(who, from.dir, from.name, to.dir, to.name, mode, now)?);
+            return names.rename(who, from.dir, from.name, to.dir, to.name, mode, now);
         };
         self.lookup_backing(from.dir, from.name)?;
         self.lookup_backing(to.dir, to.name)?;
@@ -114,7 +114,7 @@ impl BackingLayer {
         };
         let renamed = names.rename_via(who, from.dir, from.name, to.dir, to.name, mode, now, via);
         backing.touched(&plan.dirs);
-        Ok(renamed?)
+        renamed
     }
 
     /// Truncates a file in the buffer and the back end.

@@ -42,9 +42,9 @@ impl BackingLayer {
         let (names, now) = (self.store.names(), self.store.data().now());
         let set_here = || names.set_attr(who, FileId::ROOT, change, now);
         let follows = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
-        let Some(backing) = self.backing.as_ref().filter(|_| follows) else { return Ok(set_here()?) };
+        let Some(backing) = self.backing.as_ref().filter(|_| follows) else { return set_here() };
         let _root = backing.lock_root();
-        let Some(found) = self.take_root(backing)? else { return Ok(set_here()?) };
+        let Some(found) = self.take_root(backing)? else { return set_here() };
         let inode = set_here()?;
         let (owner, mtime) = ((inode.uid, inode.gid), found.version.mtime);
         let it = Slot::any(&[]).seen(found.version.serial);

@@ -160,7 +160,7 @@ impl Service {
             // Subscribed before the attempt, so that no notification is missed.
             let freed = self.drain.as_ref().map(|engine| engine.space_freed.notified());
             // Free space goes to the job that is due it, not to the fastest writer.
-            if space_wait.as_ref().is_none_or(|space_wait| space_wait.is_next()) {
+            if space_wait.as_ref().is_none_or(SpaceWait::is_next) {
                 match tokio::task::block_in_place(&mut look) {
                     Ok((found, bytes)) => {
                         space_wait.iter().for_each(|space_wait| space_wait.got(bytes));

@@ -118,7 +118,7 @@ impl FjallKv {
             );
             return Err(Error::new(ErrorKind::BadStore, text));
         }
-        let overlong = archives::overlong(dir).map_err(|cause| io_failed(dir, cause))?;
+        let overlong = archives::overlong(dir).map_err(|cause| io_failed(dir, &cause))?;
         if let Some(file) = overlong {
             return Err(damaged_tree(dir, &format!("the table of contents of {}", file.display())));
         }
@@ -184,13 +184,13 @@ impl FjallKv {
 /// Applies to the tree what an earlier run left in the log, and starts the log of this run.
 fn replay_log(dir: &Path, tree: &Tree) -> Result<Log> {
     let left = match tree.get(ahead::KEY)?.as_deref().and_then(Mark::decode) {
-        Some(mark) => ahead::unapplied(dir, mark).map_err(|cause| io_failed(dir, cause))?,
+        Some(mark) => ahead::unapplied(dir, mark).map_err(|cause| io_failed(dir, &cause))?,
         None => Vec::new(),
     };
     let mut run = [0; 8];
     getrandom::fill(&mut run)
         .map_err(|error| Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}")))?;
-    let log = Log::begin(dir, u64::from_le_bytes(run)).map_err(|cause| io_failed(dir, cause))?;
+    let log = Log::begin(dir, u64::from_le_bytes(run)).map_err(|cause| io_failed(dir, &cause))?;
     let changes: BTreeMap<_, _> = left.into_iter().flat_map(|batch| batch.changes).collect();
     let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
     put(tree, changes, log.mark())?;

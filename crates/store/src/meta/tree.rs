@@ -249,12 +249,12 @@ fn open(dir: &Path, cache: Bytes) -> Result<Open, Failure> {
 
 /// Whether fjall would recover a database in this directory rather than create one.
 pub(super) fn holds_database(dir: &Path) -> Result<bool> {
-    dir.join(MARKER).try_exists().map_err(|cause| io_failed(dir, cause))
+    dir.join(MARKER).try_exists().map_err(|cause| io_failed(dir, &cause))
 }
 
 /// An error of the file system that holds the tree.
-pub(super) fn io_failed(dir: &Path, cause: io::Error) -> Error {
-    let (kind, why) = explain_io(&cause);
+pub(super) fn io_failed(dir: &Path, cause: &io::Error) -> Error {
+    let (kind, why) = explain_io(cause);
     Error::new(kind, failed(dir, "open", &why))
 }
 
