@@ -35,6 +35,7 @@ use crate::view::SharedReport;
 use clap::{Args, Subcommand};
 pub(crate) use drain::drained;
 use forebay_policy::share::Discipline;
+use forebay_store::Store;
 use frame::Frame;
 pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
@@ -49,6 +50,16 @@ pub(crate) use worker::BenchJob;
 
 /// How often a job runs alone, for its slowdown: the median counts.
 const ALONE: usize = 3;
+
+/// Removes the stores in a directory. Each may have mounted memory, so that the directory itself cannot be removed
+/// before. A store that cannot be removed stays.
+fn remove_stores(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if Store::exists(&entry.path()) {
+            let _ = Store::remove(&entry.path());
+        }
+    }
+}
 
 /// Runs a job, and a smaller one that joins it for a while; returns their shares and due shares. `watch` gets
 /// the current state.

@@ -52,7 +52,12 @@ fn started(dir: &Path, topology: &str) -> Up {
         targets.join(",")
     );
     std::fs::write(dir.join("forebay.toml"), settings).expect("a file");
-    Up(forebay(dir).arg("up").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs"))
+    Up(forebay(dir)
+        .args(["up", "--disk"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs"))
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::ground::{FILLING, Ground, Process};
 use super::nodes;
 use super::scenario::{Point, Scenario};
 use super::variant::{Alpha, Way, order_word};
+use crate::bench::remove_stores;
 use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
 use crate::view::Started;
@@ -12,7 +13,6 @@ use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
 use forebay_model::Job;
 use forebay_policy::arbiter::Choice;
-use forebay_store::Store;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -158,11 +158,7 @@ impl Drop for Servers {
         // None of the data is kept.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if entry.path().join("store").exists() {
-                let _ = Store::remove(&entry.path());
-            }
-        }
+        remove_stores(&self.dir);
     }
 }
 

@@ -1,6 +1,7 @@
 //! One run: servers with modelled disks as back end, and writers with bursts.
 
 use super::scenario::{Burst, Point, Scenario, Way};
+use crate::bench::remove_stores;
 use crate::failure::{Failure, Outcome};
 use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
@@ -44,7 +45,14 @@ pub(super) struct Ran {
 /// Servers and their back end. Dropping it removes both.
 pub(super) struct Ground {
     servers: Vec<Running>,
-    _dir: TempDir,
+    dir: TempDir,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.servers.clear();
+        remove_stores(self.dir.path());
+    }
 }
 
 impl Ground {
@@ -52,9 +60,9 @@ impl Ground {
         let dir = ground()?;
         let config = config(scenario, point, way, dir.path())?;
         if scenario.servers < 2 {
-            return Ok(Ground { servers: vec![Server::start(config)?], _dir: dir });
+            return Ok(Ground { servers: vec![Server::start(config)?], dir });
         }
-        let ground = Ground { servers: Server::start_cluster(&config, scenario.servers)?, _dir: dir };
+        let ground = Ground { servers: Server::start_cluster(&config, scenario.servers)?, dir };
         let striping = Striping { width: 0, stripe: STRIPE };
         ground.client(&job("bench"))?.set_layout("/", Some(striping))?;
         Ok(ground)
