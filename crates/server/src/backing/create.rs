@@ -272,6 +272,16 @@ impl BackingLayer {
             return Ok(found);
         }
         if backing.mark(dir).is_some() {
+            // Created by an attempt that reported failure, before its mode changed in the buffer. Its attributes are set
+            // later, which shows nothing of an empty directory.
+            let it = at.seen(found.version.serial);
+            let mut is_empty = true;
+            if found.kind == FileKind::Directory && may_merge(inode, &found) {
+                backing.ask(|backend| backend.list_of(it, &mut |_| is_empty = false))?;
+                if is_empty {
+                    return Ok(found);
+                }
+            }
             let (owner, mode) = ((inode.uid, inode.gid), inode.mode | 0o700);
             let serial = backing.ask(|backend| backend.make_dir_at(at, owner, mode))?;
             let found = backing.ask(|backend| backend.find_at(at))?;

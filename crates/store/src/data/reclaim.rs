@@ -306,7 +306,8 @@ impl Data {
             return Ok(0);
         }
         if !self.disk.is_volatile() {
-            self.sync_all()?;
+            // Mapped files are not written back: that takes space, which waits for this.
+            self.flush_all()?;
         }
         let mut freed = 0;
         for region in dead {
