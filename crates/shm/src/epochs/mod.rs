@@ -14,8 +14,8 @@
 mod protocol;
 
 use crate::map::Map;
-use protocol::{Moments, TREE, Words};
-use std::cell::Cell;
+use protocol::{OwnChanges, Stamps, TREE, Words};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +32,7 @@ const BOOT_AT: usize = 64;
 const WORDS_AT: usize = 4096;
 
 thread_local! {
-    /// Number of moments that this thread has created.
-    static OWN: Cell<u64> = const { Cell::new(0) };
+    static OWN: RefCell<OwnChanges> = const { RefCell::new(OwnChanges::new()) };
 }
 
 /// A lease on a reply: valid while the words have these values.
@@ -66,6 +65,9 @@ impl Lease {
         protocol::is_lease([tree, file]).then_some(Lease { tree, file })
     }
 }
+
+/// The number of the last server of this process.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The start time of a lookup, counted in changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +114,11 @@ impl Words for Mapped {
 pub struct Epochs {
     words: Mapped,
     /// Counts the starts and ends of changes.
-    moments: AtomicU64,
+    clock: AtomicU64,
+    /// When the last change of each word began or ended.
+    stamps: Box<[AtomicU64]>,
+    /// Among the servers of this process.
+    number: u64,
 }
 
 impl Epochs {
@@ -121,7 +127,9 @@ impl Epochs {
         let words = Mapped(Map::new(file, EPOCHS_BYTES as usize)?);
         words.at(BOOT_AT).store(boot, Ordering::Relaxed);
         words.at(0).store(MAGIC, Ordering::Release);
-        Ok(Epochs { words, moments: AtomicU64::new(0) })
+        let stamps = (0..=FILES).map(|_| AtomicU64::new(0)).collect();
+        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Epochs { words, clock: AtomicU64::new(0), stamps, number })
     }
 
     /// Invalidates all leases of a server that no longer runs.
@@ -166,11 +174,11 @@ impl Epochs {
     /// The current moment. Take it before a lookup whose result is to be leased.
     #[must_use]
     pub fn moment(&self) -> Moment {
-        Moment(self.of_others())
+        Moment(self.clock())
     }
 
-    /// A lease on the result of a lookup of a file since a moment. `None` if another thread began or ended a change
-    /// since.
+    /// A lease on the result of a lookup of a file since a moment. `None` if another thread began or ended a change of
+    /// the file or of the tree since.
     #[must_use]
     pub fn lease(&self, since: Moment, file: u64) -> Option<Lease> {
         protocol::lease(self, since.0, word_of(file)).and_then(Lease::of)
@@ -195,15 +203,29 @@ impl Words for Epochs {
     }
 }
 
-impl Moments for Epochs {
-    fn pass(&self) {
-        OWN.set(OWN.get().wrapping_add(1));
-        self.moments.fetch_add(1, Ordering::SeqCst);
+impl Stamps for Epochs {
+    fn clock(&self) -> u64 {
+        self.clock.load(Ordering::SeqCst)
     }
 
-    fn of_others(&self) -> u64 {
-        // Changes that this thread makes itself are part of its lookup.
-        self.moments.load(Ordering::SeqCst).wrapping_sub(OWN.get())
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn stamp(&self, word: usize) -> u64 {
+        self.stamps[word].load(Ordering::SeqCst)
+    }
+
+    fn raise(&self, word: usize, stamp: u64) -> u64 {
+        self.stamps[word].fetch_max(stamp, Ordering::SeqCst)
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn own<T>(&self, work: impl FnOnce(&mut OwnChanges) -> T) -> T {
+        OWN.with_borrow_mut(work)
     }
 }
 
@@ -248,6 +270,8 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::sync::atomic::AtomicBool;
 
+    type Event = fn(&Epochs);
+
     fn file() -> File {
         let file = File::from(memfd_create("epochs", MemfdFlags::CLOEXEC).unwrap());
         ftruncate(&file, EPOCHS_BYTES).unwrap();
@@ -256,7 +280,6 @@ mod tests {
 
     #[test]
     fn lease_is_valid_until_its_file_or_the_tree_changes() {
-        type Event = fn(&Epochs);
         let nothing: Event = |_| {};
         let cases: [(&str, Event, Event, Option<bool>); 9] = [
             ("nothing happens", nothing, nothing, Some(true)),
@@ -288,21 +311,74 @@ mod tests {
         }
     }
 
-    #[test]
-    fn concurrent_changes_prevent_a_lease_but_own_changes_do_not() {
-        let file = file();
-        let epochs = Epochs::create(&file, 5).unwrap();
+    /// Another thread does something between the start of a lookup and its lease.
+    fn leased_beside(own: Event, other: Event) -> bool {
+        let epochs = Epochs::create(&file(), 5).unwrap();
         let since = epochs.moment();
+        own(&epochs);
+        std::thread::scope(|scope| scope.spawn(|| other(&epochs)).join().unwrap());
+        own(&epochs);
+        epochs.lease(since, 7).is_some()
+    }
+
+    fn change(epochs: &Epochs) {
         epochs.begin_file(7);
         epochs.done_file(7);
-        assert!(epochs.lease(since, 7).is_some());
-        let others: [fn(&Epochs); 3] =
-            [|epochs| epochs.changed(8), |epochs| epochs.begin_file(8), |epochs| epochs.done_file(8)];
-        for other in others {
-            let since = epochs.moment();
-            std::thread::scope(|scope| scope.spawn(|| other(&epochs)).join().unwrap());
-            assert_eq!(epochs.lease(since, 7), None);
+    }
+
+    #[test]
+    fn changes_of_the_same_file_by_others_prevent_a_lease() {
+        let others: [(&str, Event, bool); 8] = [
+            ("nothing", |_| {}, true),
+            ("another file", |epochs| epochs.changed(8), true),
+            ("a change of another file begins", |epochs| epochs.begin_file(8), true),
+            ("a change of another file ends", |epochs| epochs.done_file(8), true),
+            ("the file", |epochs| epochs.changed(7), false),
+            (
+                "the file, and another one later",
+                |epochs| [7, 8].into_iter().for_each(|file| epochs.changed(file)),
+                false,
+            ),
+            ("a change of the file begins and ends", change, false),
+            (
+                "the tree",
+                |epochs| {
+                    epochs.begin_tree();
+                    epochs.done_tree();
+                },
+                false,
+            ),
+        ];
+        let own: [Event; 3] = [|_| {}, change, |epochs| epochs.changed(7)];
+        for (case, other, expected) in others {
+            for (number, own) in own.into_iter().enumerate() {
+                assert_eq!(leased_beside(own, other), expected, "{case}, own change {number}");
+            }
         }
+    }
+
+    #[test]
+    fn change_of_another_server_by_this_thread_hides_none_of_this_server() {
+        let (epochs, other) = (Epochs::create(&file(), 5).unwrap(), Epochs::create(&file(), 5).unwrap());
+        let since = epochs.moment();
+        // As often as another thread changes this server.
+        change(&other);
+        std::thread::scope(|scope| scope.spawn(|| change(&epochs)).join().unwrap());
+        assert_eq!(epochs.lease(since, 7), None);
+    }
+
+    #[test]
+    fn thread_with_many_changes_leases_no_less_correctly() {
+        let epochs = Epochs::create(&file(), 5).unwrap();
+        let since = epochs.moment();
+        for number in 0..100 {
+            epochs.changed(7);
+            (0..number).for_each(|other| epochs.changed(100 + other));
+        }
+        assert_eq!(epochs.lease(since, 7), None, "the thread no longer knows that the changes were its own");
+        let since = epochs.moment();
+        change(&epochs);
+        assert!(epochs.lease(since, 7).is_some());
     }
 
     #[test]

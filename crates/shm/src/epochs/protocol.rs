@@ -3,13 +3,16 @@
 //!
 //! ```text
 //! change (server)                          reply (server)                  check (client)
-//! moments ← + 1                            m ← moments                     boot, tree, word equal
+//! stamp of the word ← tick of the clock    m ← clock                       boot, tree, word equal
 //! word ← + one change, + 1 in progress     look up the reply               those of the lease:
 //! make the change                          lease ← tree, word              the lease is valid
-//! moments ← + 1                            moments = m, none in progress:
+//! stamp of the word ← tick of the clock    none in progress, stamps ≤ m:
 //! word ← − 1 in progress                   send it with the lease
 //! reply to the request
 //! ```
+//!
+//! The clock counts ticks in the server's memory; so do the stamps, one for each word. A stamp above *m* refuses the
+//! lease, unless the thread that looks up the reply made all changes of that word since *m* itself ([`OwnChanges`]).
 //!
 //! **Invariant**: once any process can see a change, no lease on the state before it is valid.
 
@@ -29,36 +32,112 @@ pub(super) trait Words {
     fn subtract(&self, word: usize, by: u64);
 }
 
-/// The server's counter of starts and ends of changes.
-pub(super) trait Moments {
-    /// Increments the counter.
-    fn pass(&self);
-    /// The count without the increments of the calling thread.
-    fn of_others(&self) -> u64;
+/// The server's clock, and the stamps of the last start or end of a change of each word.
+pub(super) trait Stamps {
+    /// The ticks so far.
+    fn clock(&self) -> u64;
+    /// Advances the clock; returns the new time.
+    fn tick(&self) -> u64;
+    fn stamp(&self, word: usize) -> u64;
+    /// Raises the stamp of a word to `stamp` unless it is later; returns the stamp before.
+    fn raise(&self, word: usize, stamp: u64) -> u64;
+    /// The number of this server among those of the process, from 1.
+    fn number(&self) -> u64;
+    /// Works with the changes that the calling thread made itself.
+    fn own<T>(&self, work: impl FnOnce(&mut OwnChanges) -> T) -> T;
+}
+
+/// The server's side: words and stamps.
+pub(super) trait Side: Words + Stamps {}
+
+impl<S: Words + Stamps> Side for S {}
+
+/// The last stamps that a thread has set itself, of a few words of any number of servers.
+///
+/// **Invariant**: from `before` to `last`, nobody else stamped the word.
+pub(super) struct OwnChanges {
+    words: [OwnWord; OWN_WORDS],
+    /// The next place to be reused.
+    next: usize,
+}
+
+/// The words that a thread stamps in one request: the files of a rename, two directories, and the tree.
+const OWN_WORDS: usize = 8;
+
+#[derive(Clone, Copy)]
+struct OwnWord {
+    server: u64,
+    word: usize,
+    before: u64,
+    last: u64,
+}
+
+impl OwnChanges {
+    pub(super) const fn new() -> OwnChanges {
+        // No server has the number 0.
+        let nothing = OwnWord { server: 0, word: 0, before: 0, last: 0 };
+        OwnChanges { words: [nothing; OWN_WORDS], next: 0 }
+    }
+
+    /// Notes that the thread replaced the stamp `before` of a server's word by `last`.
+    pub(super) fn note(&mut self, server: u64, word: usize, before: u64, last: u64) {
+        let mut known = self.words.iter_mut().filter(|own| (own.server, own.word) == (server, word));
+        match known.next() {
+            Some(own) if own.last == before => own.last = last,
+            // Another thread was in between.
+            Some(own) => *own = OwnWord { server, word, before, last },
+            None => {
+                self.words[self.next] = OwnWord { server, word, before, last };
+                self.next = (self.next + 1) % OWN_WORDS;
+            }
+        }
+    }
+
+    /// Whether the thread set all stamps of a server's word since a time, up to `stamp`.
+    pub(super) fn made_all_since(&self, since: u64, server: u64, word: usize, stamp: u64) -> bool {
+        let mut known = self.words.iter().filter(|own| (own.server, own.word) == (server, word));
+        known.any(|own| own.last == stamp && own.before <= since)
+    }
+}
+
+/// Stamps a word. The stamps of a word rise with each start and end of a change, so that none of them is lost behind a
+/// later one that was set first.
+fn stamp(side: &impl Side, word: usize) {
+    loop {
+        let now = side.tick();
+        let before = side.raise(word, now);
+        if before < now {
+            return side.own(|own| own.note(side.number(), word, before, now));
+        }
+    }
 }
 
 /// Marks the start of a change.
-pub(super) fn begin(side: &(impl Words + Moments), word: usize) {
-    side.pass();
+pub(super) fn begin(side: &impl Side, word: usize) {
+    stamp(side, word);
     side.add(word, CHANGE + 1);
 }
 
 /// Marks the end of a change.
-pub(super) fn done(side: &(impl Words + Moments), word: usize) {
-    side.pass();
+pub(super) fn done(side: &impl Side, word: usize) {
+    stamp(side, word);
     side.subtract(word, 1);
 }
 
 /// Marks a change made under a lock that every lookup takes.
-pub(super) fn changed(side: &(impl Words + Moments), word: usize) {
-    side.pass();
+pub(super) fn changed(side: &impl Side, word: usize) {
+    stamp(side, word);
     side.add(word, CHANGE);
 }
 
-/// The words, if no other thread began or ended a change since a moment and none is in progress.
-pub(super) fn lease(side: &(impl Words + Moments), since: u64, word: usize) -> Option<[u64; 2]> {
+/// The words, if no other thread began or ended a change of them since a time, and none is in progress.
+pub(super) fn lease(side: &impl Side, since: u64, word: usize) -> Option<[u64; 2]> {
     let words = [side.load(TREE), side.load(word)];
-    (is_lease(words) && side.of_others() == since).then_some(words)
+    let is_unchanged = |word| {
+        let stamp = side.stamp(word);
+        stamp <= since || side.own(|own| own.made_all_since(since, side.number(), word, stamp))
+    };
+    (is_lease(words) && is_unchanged(TREE) && is_unchanged(word)).then_some(words)
 }
 
 /// Whether words can form a lease, that is, no change is in progress.
@@ -81,7 +160,7 @@ mod tests {
     use super::*;
     use loom::sync::atomic::{AtomicU64, Ordering};
     use loom::sync::{Arc, Mutex};
-    use std::cell::Cell;
+    use std::cell::RefCell;
 
     const BOOT: u64 = 5;
     const FILE: usize = 1;
@@ -90,7 +169,8 @@ mod tests {
     struct Memory {
         boot: AtomicU64,
         words: [AtomicU64; 2],
-        moments: AtomicU64,
+        clock: AtomicU64,
+        stamps: [AtomicU64; 2],
         /// Counts changes; read without a lock.
         value: AtomicU64,
         /// Counts changes; read and changed under a lock.
@@ -102,7 +182,7 @@ mod tests {
     /// One thread's view of the memory.
     struct View {
         memory: Arc<Memory>,
-        own: Cell<u64>,
+        own: RefCell<OwnChanges>,
     }
 
     impl View {
@@ -110,17 +190,18 @@ mod tests {
             let memory = Memory {
                 boot: AtomicU64::new(BOOT),
                 words: [AtomicU64::new(0), AtomicU64::new(0)],
-                moments: AtomicU64::new(0),
+                clock: AtomicU64::new(0),
+                stamps: [AtomicU64::new(0), AtomicU64::new(0)],
                 value: AtomicU64::new(0),
                 locked: Mutex::new(0),
                 answered: AtomicU64::new(0),
             };
-            View { memory: Arc::new(memory), own: Cell::new(0) }
+            View { memory: Arc::new(memory), own: RefCell::new(OwnChanges::new()) }
         }
 
         /// A view for another thread.
         fn another(&self) -> View {
-            View { memory: self.memory.clone(), own: Cell::new(0) }
+            View { memory: self.memory.clone(), own: RefCell::new(OwnChanges::new()) }
         }
 
         /// Makes a change and replies to its request.
@@ -143,7 +224,7 @@ mod tests {
 
         /// Looks up a value and returns it with a lease, if one is available.
         fn notify(&self, look: impl FnOnce(&View) -> u64) -> Option<(u64, [u64; 2])> {
-            let since = self.of_others();
+            let since = self.clock();
             let value = look(self);
             self.memory.answered.fetch_max(value, Ordering::AcqRel);
             lease(self, since, FILE).map(|words| (value, words))
@@ -178,15 +259,37 @@ mod tests {
         }
     }
 
-    impl Moments for View {
-        fn pass(&self) {
-            self.own.set(self.own.get() + 1);
-            self.memory.moments.fetch_add(1, Ordering::AcqRel);
+    impl Stamps for View {
+        fn clock(&self) -> u64 {
+            self.memory.clock.load(Ordering::Acquire)
         }
 
-        fn of_others(&self) -> u64 {
-            self.memory.moments.load(Ordering::Acquire) - self.own.get()
+        fn tick(&self) -> u64 {
+            self.memory.clock.fetch_add(1, Ordering::AcqRel) + 1
         }
+
+        fn stamp(&self, word: usize) -> u64 {
+            self.memory.stamps[word].load(Ordering::Acquire)
+        }
+
+        fn raise(&self, word: usize, stamp: u64) -> u64 {
+            self.memory.stamps[word].fetch_max(stamp, Ordering::AcqRel)
+        }
+
+        fn number(&self) -> u64 {
+            1
+        }
+
+        fn own<T>(&self, work: impl FnOnce(&mut OwnChanges) -> T) -> T {
+            work(&mut self.own.borrow_mut())
+        }
+    }
+
+    /// Explores all orders with so many preemptions. Every operation on a word is a place for one.
+    fn check(preemptions: usize, work: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(work);
     }
 
     fn look(view: &View) -> u64 {
@@ -195,7 +298,7 @@ mod tests {
 
     /// One thread makes a change while another obtains a lease and uses the value while the lease is valid.
     fn check_concurrent(change: fn(&View), look: fn(&View) -> u64) {
-        loom::model(move || {
+        check(3, move || {
             let view = View::new();
             let changing = view.another();
             let changing = loom::thread::spawn(move || change(&changing));
@@ -224,7 +327,7 @@ mod tests {
 
     #[test]
     fn lease_is_correct_with_an_own_and_a_concurrent_change() {
-        loom::model(|| {
+        check(3, || {
             let view = View::new();
             let changing = view.another();
             let changing = loom::thread::spawn(move || changing.change(FILE));
@@ -240,7 +343,7 @@ mod tests {
 
     #[test]
     fn value_seen_by_another_reader_invalidates_older_leases() {
-        loom::model(|| {
+        check(3, || {
             let view = View::new();
             let (changing, asking) = (view.another(), view.another());
             let leased = view.notify(look);
@@ -262,8 +365,44 @@ mod tests {
     }
 
     #[test]
+    fn own_change_after_the_lookup_hides_no_change_by_others() {
+        for change in [|view: &View| view.change(FILE), |view: &View| view.change(TREE)] {
+            check(3, move || {
+                let view = View::new();
+                let changing = view.another();
+                let changing = loom::thread::spawn(move || change(&changing));
+                let leased = view.notify(|view| {
+                    let value = look(view);
+                    // Something else that shares the words.
+                    [TREE, FILE].into_iter().for_each(|word| changed(view, word));
+                    value
+                });
+                view.accept(leased);
+                changing.join().unwrap();
+                view.accept(leased);
+            });
+        }
+    }
+
+    #[test]
+    fn locked_change_beside_an_own_one_is_never_hidden() {
+        check(3, || {
+            let view = View::new();
+            let changing = view.another();
+            let changing = loom::thread::spawn(move || changing.change_locked());
+            let leased = view.notify(|view| {
+                view.change_locked();
+                *view.memory.locked.lock().unwrap()
+            });
+            view.accept(leased);
+            changing.join().unwrap();
+            view.accept(leased);
+        });
+    }
+
+    #[test]
     fn end_of_a_boot_precedes_replies_of_the_next() {
-        loom::model(|| {
+        check(3, || {
             let view = View::new();
             let leased = view.notify(look);
             assert!(leased.is_some());
