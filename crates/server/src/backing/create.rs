@@ -291,7 +291,7 @@ impl BackingLayer {
         Err(taken_in_backing(at.path))
     }
 
-    /// Removes files that an earlier run of the server began to create in the back end: the drain creates them again.
+    /// Removes what an earlier run of the server began to create in the back end: the drain creates it again.
     pub(super) fn remove_incomplete(&self, backing: &Backing) -> Result<()> {
         for file in backing.all_marked() {
             if backing.record(file)?.is_some() {
@@ -308,7 +308,7 @@ impl BackingLayer {
         Ok(())
     }
 
-    /// Removes an incompletely created file from the back end, under any of its names.
+    /// Removes an incompletely created file or directory from the back end, under any of its names.
     pub(super) fn remove_incomplete_file(
         &self,
         backing: &Backing,
@@ -318,17 +318,23 @@ impl BackingLayer {
         if backing.mark(file).is_none() || backing.record(file)?.is_some() {
             return Ok(());
         }
-        // A directory in the back end is merged, even if another program created it.
-        if inode.kind() == FileKind::Directory {
-            return Ok(());
-        }
         let names = match inode.parents.as_slice() {
             &[_] => vec![self.name_of(backing, file, inode)?],
             dirs => self.names_in_all(dirs, file)?,
         };
         for (dir, name) in &names {
             if let Some((at, found)) = self.find_incomplete(backing, file, Spot { dir: *dir, name })? {
-                backing.ask(|backend| backend.unlink_of(at.seen(found.version.serial)))?;
+                let it = at.seen(found.version.serial);
+                match found.kind {
+                    // It is merged.
+                    FileKind::Directory if may_adopt(inode, &found) => {}
+                    // Its creation was interrupted before it got its owner and mode. One with entries is not new.
+                    FileKind::Directory => match backing.ask(|backend| backend.remove_dir_of(it)) {
+                        Err(error) if error.kind() == ErrorKind::NotEmpty => {}
+                        removed => drop(removed?),
+                    },
+                    _ => drop(backing.ask(|backend| backend.unlink_of(it))?),
+                }
             }
         }
         Ok(())
@@ -427,7 +433,7 @@ fn is_fresh(found: &Found, inode: &Inode) -> bool {
         (Body::Symlink { target }, FileKind::Symlink) => {
             found.target == *target && (may_merge(inode, found) || found.uid == Uid(0))
         }
-        (Body::Directory { .. }, FileKind::Directory) => true,
+        (Body::Directory { .. }, FileKind::Directory) => may_merge(inode, found) || found.uid == Uid(0),
         _ => false,
     }
 }

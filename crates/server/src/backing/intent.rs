@@ -59,16 +59,17 @@ impl Step {
         }
     }
 
-    /// Whether there is nothing left to do: the step was done, or another program has moved its file.
+    /// Whether there is nothing left to do: the step was done, or another program has moved its file. Fails as stale if
+    /// another directory has the path: what is in the one of the step cannot be seen.
     fn is_done(&self, backend: &dyn Backend) -> Result<bool> {
         Ok(match self {
             Step::Unlink { at, serial }
             | Step::RemoveDir { at, serial }
             | Step::Rename { from: at, serial, .. } => {
-                backend.find(&at.path)?.is_none_or(|found| found.version.serial != *serial)
+                backend.find_at(at.slot())?.is_none_or(|found| found.version.serial != *serial)
             }
             Step::Truncate { at, size, serial } => backend
-                .find(&at.path)?
+                .find_at(at.slot())?
                 .is_none_or(|found| found.version.serial != *serial || found.version.size == *size),
         })
     }
@@ -88,8 +89,8 @@ impl Step {
 
     fn try_to_undo(&self, backend: &dyn Backend) -> Result<()> {
         let &Step::Rename { ref from, ref to, serial, .. } = self else { return Ok(()) };
-        let moved = backend.find(&to.path)?.is_some_and(|found| found.version.serial == serial);
-        match moved && backend.find(&from.path)?.is_none() {
+        let moved = backend.find_at(to.slot())?.is_some_and(|found| found.version.serial == serial);
+        match moved && backend.find_at(from.slot())?.is_none() {
             true => backend.rename_of(to.seen(serial), from.slot(), Target::Nothing).map(drop),
             false => Ok(()),
         }
@@ -116,7 +117,9 @@ impl Backing {
             self.kv.commit(end)?;
             return Err(error);
         }
-        if let Err(error) = self.ask(|backend| perform(backend, &intent.steps, Start::Fresh)) {
+        if let Err(error) =
+            self.ask(|backend| perform(backend, &intent.steps, Start::Fresh, &|| self.demand_all_mounted()))
+        {
             self.kv.commit(end)?;
             return Err(error);
         }
@@ -133,7 +136,7 @@ impl Backing {
         for (key, intent) in intents {
             let mut end = Batch::default();
             end.remove(key);
-            match perform(&*self.backend, &intent.steps, Start::Again) {
+            match perform(&*self.backend, &intent.steps, Start::Again, &|| self.demand_all_mounted()) {
                 Ok(()) => finish(intent.then, end)?,
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Busy) =>
@@ -191,14 +194,20 @@ enum Start {
     Again,
 }
 
-/// Performs all steps, or none as far as possible: only the last step is destructive.
-fn perform(backend: &dyn Backend, steps: &[Step], start: Start) -> Result<()> {
+/// Performs all steps, or none as far as possible: only the last step is destructive. `see_all` fails if a file system is
+/// not mounted: then a file that is not found is not known to be gone.
+fn perform(
+    backend: &dyn Backend,
+    steps: &[Step],
+    start: Start,
+    see_all: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     for (index, step) in steps.iter().enumerate() {
         if start == Start::Again && step.is_done(backend)? {
             continue;
         }
         if let Err(error) = step.perform(backend)
-            && !was_done_after_all(backend, step)
+            && !(was_done_after_all(backend, step) && see_all().is_ok())
         {
             steps[..index].iter().rev().for_each(|step| step.undo(backend));
             return Err(error);
@@ -212,6 +221,8 @@ fn was_done_after_all(backend: &dyn Backend, step: &Step) -> bool {
     for attempt in 1..=ATTEMPTS {
         match step.is_done(backend) {
             Ok(done) => return done,
+            // Its directory is not there.
+            Err(error) if error.kind() == ErrorKind::Stale => return false,
             Err(_) => std::thread::sleep(PAUSE * attempt),
         }
     }

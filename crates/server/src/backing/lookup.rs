@@ -518,12 +518,18 @@ impl BackingLayer {
         if inode.kind() == FileKind::File && !self.is_local_part_written_back(*file)? {
             return Ok(false);
         }
-        match backing.find(*file) {
-            Ok(found) => Ok(found.is_none_or(|(_, found)| !is_same_thing(inode, &record, &found))),
+        let is_gone = match backing.find(*file) {
+            Ok(found) => found.is_none_or(|(_, found)| !is_same_thing(inode, &record, &found)),
             // It went with its directory, which was replaced.
-            Err(error) if error.kind() == ErrorKind::Stale => Ok(true),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == ErrorKind::Stale => true,
+            Err(error) => return Err(error),
+        };
+        if is_gone {
+            // Not if its file system was unmounted before the look.
+            let _tree = backing.lock_tree();
+            backing.path(*file)?;
         }
+        Ok(is_gone)
     }
 
     fn remove_vanished_below(&self, backing: &Backing, dir: FileId) -> Result<()> {

@@ -324,15 +324,10 @@ impl BackingLayer {
             }
         }
         // A directory that has appeared in the back end was merged before.
-        let is_dir = |(_, kind): (FileId, FileKind)| kind == FileKind::Directory;
-        if !is_dir(renamed.source) {
-            self.plan_remove_incomplete(backing, plan, from, renamed.source.0)?;
-        }
+        self.plan_remove_incomplete(backing, plan, from, renamed.source.0)?;
         let target = match (&renamed.replaced, renamed.target) {
             (None, Some(target)) => {
-                if !is_dir(target) {
-                    self.plan_remove_incomplete(backing, plan, to, target.0)?;
-                }
+                self.plan_remove_incomplete(backing, plan, to, target.0)?;
                 in_backing(target.0, to)?.map(|(record, at)| (target.0, record, at))
             }
             _ => None,

@@ -2,11 +2,13 @@
 //! process: acknowledged data stays, and removed files do not come back.
 
 use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path, until};
-use crate::raw::{Raw, World, name, refused};
-use forebay_backend::{Backend, Fault, Faulty, Memory};
+use crate::raw::{ALICE, Raw, World, name, refused};
+use forebay_backend::{Backend, Dir, Fault, Faulty, Memory};
 use forebay_model::{Access, Change, ErrorKind, Gid, Uid};
 use forebay_server::Draining;
 use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -299,4 +301,65 @@ fn empty_foreign_file_created_at_the_same_time_is_kept() {
             if call == "create" { b"".as_slice() } else { b"mine" }
         );
     }
+}
+
+/// A server before a directory, of which the creation of `made` dies before the directory has its owner and mode; and the
+/// directory of the back end. `None` without the rights for it.
+fn interrupted_creation() -> Option<(World, tempfile::TempDir, Arc<AtomicBool>)> {
+    if !forebay_testkit::is_root() {
+        forebay_testkit::skip("interrupted creations", "only root can create a directory of another user");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let (made, dies) = (dir.path().join("made"), Arc::new(AtomicBool::new(true)));
+    let dying = dies.clone();
+    let backend = Faulty::new(Dir::open(dir.path()).unwrap(), move |call| {
+        if call != "make_dir" || !dying.load(Ordering::Relaxed) {
+            return None;
+        }
+        // An earlier attempt may have made it.
+        let _ = fs::create_dir(&made);
+        fs::set_permissions(&made, PermissionsExt::from_mode(0o700)).unwrap();
+        Some(Fault::Before)
+    });
+    let world = before(Arc::new(backend), Draining { threshold: 99, ..Draining::default() });
+    Some((world, dir, dies))
+}
+
+#[test]
+fn directory_whose_creation_died_is_drained_after_a_restart() {
+    for mode in [0o700, 0o755] {
+        let Some((mut world, dir, dies)) = interrupted_creation() else { return };
+        let made = world.control().acting(ALICE).make_dir(ROOT, "made", mode);
+        let token = world.control().acting(ALICE).create(made, "f", 0o644);
+        world.data().acting(ALICE).write(token, At::Offset(0), b"below").unwrap();
+        let report = drain(&mut world.control(), None);
+        assert!(report.ticket.is_some_and(|ticket| ticket.failed > 0), "{report:?}");
+        world.restart();
+        dies.store(false, Ordering::Relaxed);
+        drained(&mut world.control());
+        let there = fs::metadata(dir.path().join("made")).unwrap();
+        assert_eq!((there.mode() & 0o7777, there.uid()), (u32::from(mode), ALICE));
+        assert_eq!(fs::read(dir.path().join("made/f")).unwrap(), b"below");
+    }
+}
+
+#[test]
+fn directory_whose_creation_died_is_exchanged_and_renamed() {
+    let Some((world, dir, dies)) = interrupted_creation() else { return };
+    fs::write(dir.path().join("other"), b"other").unwrap();
+    let mut control = world.control();
+    control.walk("other").unwrap();
+    world.control().acting(ALICE).make_dir(ROOT, "made", 0o755);
+    let report = drain(&mut control, None);
+    assert!(report.ticket.is_some_and(|ticket| ticket.failed > 0), "{report:?}");
+    let (from, to, mode) = (name("other"), name("made"), RenameMode::Exchange);
+    control.call(Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode }).unwrap();
+    dies.store(false, Ordering::Relaxed);
+    rename(&mut control, "other", "again").unwrap();
+    drained(&mut control);
+    assert_eq!(fs::read(dir.path().join("made")).unwrap(), b"other");
+    assert!(fs::metadata(dir.path().join("again")).unwrap().is_dir());
+    assert!(!dir.path().join("other").exists());
 }

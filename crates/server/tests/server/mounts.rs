@@ -3,7 +3,7 @@
 
 use crate::drain::{ROOT, before, clean, drain};
 use crate::raw::{ALICE, name};
-use forebay_backend::Dir;
+use forebay_backend::{Dir, Faulty};
 use forebay_model::{Access, Error, ErrorKind};
 use forebay_server::Draining;
 use forebay_wire::{At, IfExists, Request};
@@ -11,7 +11,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 fn run(program: &str, args: &[&str], at: &Path) -> bool {
@@ -119,4 +120,36 @@ fn mount_below_the_back_end_root_that_goes_away_is_an_error() {
     clean(&drain(&mut root, None));
     assert_eq!(fs::read(mounted.disk.path().join("pending")).unwrap(), b"new");
     assert_eq!(names(mounted.disk.path()), ["deep", "pending"]);
+}
+
+/// The path of the file is known, then the file system goes away, then the file is removed.
+#[test]
+fn unlink_that_meets_an_unmount_removes_nothing() {
+    for (below, file) in [("sub", "sub/old"), ("sub/deep", "sub/deep/old")] {
+        let Some(mounted) = Mounted::new() else { return };
+        fs::create_dir(mounted.disk.path().join("deep")).unwrap();
+        fs::write(mounted.disk.path().join(file.strip_prefix("sub/").unwrap()), b"old").unwrap();
+        let (dir, mounted) = (mounted.dir.path().to_owned(), Arc::new(Mutex::new(mounted)));
+        let (going, armed) = (mounted.clone(), Arc::new(AtomicBool::new(false)));
+        let goes = armed.clone();
+        let backend = Faulty::new(Dir::open(&dir).unwrap(), move |call| {
+            if call == "unlink" && goes.swap(false, Ordering::Relaxed) {
+                going.lock().unwrap().unmount();
+            }
+            None
+        });
+        let world = before(Arc::new(backend), Draining { threshold: 99, ..Draining::default() });
+        let mut root = world.control();
+        let (dir, old) = (root.walk(below).unwrap().id, root.walk(file).unwrap().id);
+        armed.store(true, Ordering::Relaxed);
+        let unlinked = root.call(Request::Unlink { dir, name: name("old") });
+        assert!(!armed.load(Ordering::Relaxed), "the back end was asked");
+        assert!(unlinked.is_err(), "{file} was removed from a file system that is not mounted");
+        let mounted = mounted.lock().unwrap();
+        assert!(mounted.mount());
+        assert_eq!(root.walk(file).unwrap().id, old);
+        root.call(Request::Unlink { dir, name: name("old") }).unwrap();
+        assert_eq!(names(mounted.disk.path()), ["deep"]);
+        assert_eq!(names(&mounted.disk.path().join("deep")), [""; 0]);
+    }
 }
