@@ -380,6 +380,18 @@ impl Queue {
             Err(TryLockError::WouldBlock) => return false,
         };
         let Some(peer_identity) = peer_identity.as_mut() else { return false };
+        self.serve_as(service, peer_identity, buffers, on);
+        true
+    }
+
+    /// Serves pending requests of the client.
+    fn serve_as(
+        self: &Arc<Queue>,
+        service: &Arc<Service>,
+        peer_identity: &mut PeerIdentity,
+        buffers: &mut Buffers,
+        on: Option<(&QueueThread, u64)>,
+    ) {
         let Buffers { request, reply } = buffers;
         let refused = self.queue_server.take(request, |taken, bytes| {
             let since = service.leasing();
@@ -411,7 +423,6 @@ impl Queue {
         if refused > 0 {
             self.refused.fetch_add(refused, Ordering::Relaxed);
         }
-        true
     }
 
     /// Serves a request as its connection would, or returns a future for the part that must wait.
@@ -529,11 +540,16 @@ impl Queue {
 
     /// The connection has closed. Requests already in the queue are still executed, like those left in its socket.
     pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
-        if !*service.life.stopping().borrow() {
-            self.serve(service, &mut Buffers::default(), None);
-        }
-        // A queue thread may hold the lock for as long as the back end takes.
-        if tokio::task::block_in_place(|| lock(&self.peer_identity).take()).is_none() {
+        // A queue thread may hold the lock for as long as the back end takes, and may have missed the last requests.
+        let was_open = tokio::task::block_in_place(|| {
+            let mut peer_identity = lock(&self.peer_identity);
+            if let Some(peer_identity) = peer_identity.as_mut().filter(|_| !*service.life.stopping().borrow())
+            {
+                self.serve_as(service, peer_identity, &mut Buffers::default(), None);
+            }
+            peer_identity.take().is_some()
+        });
+        if !was_open {
             return;
         }
         let thread = service.queue_thread(self.number);

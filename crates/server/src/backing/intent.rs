@@ -48,14 +48,15 @@ pub(super) struct Intent {
 }
 
 impl Step {
-    fn perform(&self, backend: &dyn Backend) -> Result<()> {
+    /// Returns whether its file was there.
+    fn perform(&self, backend: &dyn Backend) -> Result<bool> {
         match *self {
-            Step::Unlink { ref at, serial } => backend.unlink_of(at.seen(serial)).map(drop),
-            Step::RemoveDir { ref at, serial } => backend.remove_dir_of(at.seen(serial)).map(drop),
+            Step::Unlink { ref at, serial } => backend.unlink_of(at.seen(serial)),
+            Step::RemoveDir { ref at, serial } => backend.remove_dir_of(at.seen(serial)),
             Step::Rename { ref from, ref to, serial, target } => {
-                backend.rename_of(from.seen(serial), to.slot(), target).map(drop)
+                backend.rename_of(from.seen(serial), to.slot(), target)
             }
-            Step::Truncate { ref at, size, serial } => backend.truncate_of(at.seen(serial), size).map(drop),
+            Step::Truncate { ref at, size, serial } => backend.truncate_of(at.seen(serial), size),
         }
     }
 
@@ -203,17 +204,29 @@ fn perform(
     see_all: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     for (index, step) in steps.iter().enumerate() {
-        if start == Start::Again && step.is_done(backend)? {
-            continue;
-        }
-        if let Err(error) = step.perform(backend)
-            && !(was_done_after_all(backend, step) && see_all().is_ok())
-        {
+        if let Err(error) = perform_step(backend, step, start, see_all) {
             steps[..index].iter().rev().for_each(|step| step.undo(backend));
             return Err(error);
         }
     }
     Ok(())
+}
+
+fn perform_step(
+    backend: &dyn Backend,
+    step: &Step,
+    start: Start,
+    see_all: &dyn Fn() -> Result<()>,
+) -> Result<()> {
+    if start == Start::Again && step.is_done(backend)? {
+        return Ok(());
+    }
+    match step.perform(backend) {
+        Ok(true) => Ok(()),
+        Ok(false) => see_all(),
+        Err(error) if was_done_after_all(backend, step) => see_all().map_err(|_| error),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a failed step was done after all.

@@ -161,13 +161,15 @@ fn queue_ends_while_its_request_waits_for_the_back_end() {
     stall.close(1);
     drop(queue.post(None, create("late", IfExists::Refuse)));
     stall.wait_for(1);
+    // The queue's thread is in the stalled request and has not seen this one.
+    drop(queue.post(None, Request::MakeDir { dir, name: name("later"), mode: 0o755 }));
     drop(raw);
     for number in 0..20 {
         let made = others.call(Request::MakeDir { dir, name: name(&format!("c{number}")), mode: 0o755 });
         assert!(made.is_ok(), "{made:?}");
     }
     stall.open();
-    while other.walk("late").is_err() {
+    while other.walk("late").is_err() || other.walk("d/later").is_err() {
         std::thread::yield_now();
     }
 }
