@@ -3,29 +3,58 @@
 use crate::accept_limiter::Place;
 use crate::answers::AnswerRoom;
 use crate::caller::Caller;
-use crate::connection_epoch::ConnectionEpoch;
+use crate::cluster::PeerAnswers;
+use crate::config::{Limits, Times};
+use crate::connection_epoch::{ConnectionEpoch, ConnectionEpochs};
+use crate::data::Transfers;
+use crate::dispatch::RequestServer;
 use crate::framing::{FrameReader, SendQueue, gone};
-use crate::handshake::{self, AuthenticatedPeer};
-use crate::jobs::Membership;
-use crate::keys::Attached;
-use crate::lifecycle::stopped;
-use crate::log_limit::about_peer;
+use crate::handshake::{self, AuthenticatedPeer, Handshakes};
+use crate::jobs::{Jobs, Membership};
+use crate::keys::{Attached, Keys};
+use crate::lifecycle::{Lifecycle, stopped};
+use crate::log_limit::{LogLimit, about_peer};
 use crate::peer_identity::PeerIdentity;
-use crate::per_user::UserShare;
-use crate::service::Service;
-use crate::session::Session;
-use crate::shm_queue::Queue;
+use crate::per_user::{UserBounds, UserShare};
+use crate::privileges::Privileges;
+use crate::session::{Session, Sessions};
+use crate::shm_queue::{Queue, ShmQueues};
 use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
 use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
+use forebay_store::Store;
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
+
+/// What all connections share.
+pub(crate) struct Connections {
+    pub(crate) limits: Limits,
+    pub(crate) times: Times,
+    pub(crate) log: Arc<LogLimit>,
+    pub(crate) life: Arc<Lifecycle>,
+    /// Permits for connections.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) users: Arc<UserBounds>,
+    pub(crate) privileges: Privileges,
+    pub(crate) handshakes: Handshakes,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) connection_epochs: Arc<ConnectionEpochs>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) store: Arc<Store>,
+    /// Serves requests of clients.
+    pub(crate) server: Arc<RequestServer>,
+    /// Serves requests of other servers.
+    pub(crate) peer_answers: Arc<PeerAnswers>,
+    pub(crate) shm_queues: Arc<ShmQueues>,
+    pub(crate) transfers: Arc<Transfers>,
+}
 
 /// A connection with an authenticated peer.
 pub(crate) struct Connection {
-    pub(crate) service: Arc<Service>,
+    pub(crate) shared: Arc<Connections>,
     pub(crate) frame_reader: FrameReader,
     pub(crate) send_queue: SendQueue,
     /// The budget for answers that the client has not read yet.
@@ -40,27 +69,32 @@ pub(crate) struct Connection {
 }
 
 /// The budget for unsent answers on a new connection of this user.
-fn answer_room(service: &Service, uid: Uid) -> AnswerRoom {
-    let most = usize::try_from(service.config.limits.connection_answers.0).unwrap_or(usize::MAX);
-    AnswerRoom::new(most, service.users.answers.of(uid), service.config.times.answer)
+fn answer_room(shared: &Connections, uid: Uid) -> AnswerRoom {
+    let most = usize::try_from(shared.limits.connection_answers.0).unwrap_or(usize::MAX);
+    AnswerRoom::new(most, shared.users.answers.of(uid), shared.times.answer)
 }
 
 /// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
-pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
+pub(crate) async fn serve(
+    shared: Arc<Connections>,
+    transport: Box<dyn Transport>,
+    vouch: Vouch,
+    place: Place,
+) {
     let local = matches!(vouch, Vouch::Kernel(_));
-    let times = service.config.times;
-    let mut stopping = service.life.stopping();
+    let times = shared.times;
+    let mut stopping = shared.life.stopping();
     let deadline = Instant::now() + times.handshake;
     let evicted = || {
         about_peer!(
-            service.log,
+            shared.log,
             "too many connections from one address that have not authenticated: closed the oldest"
         );
     };
     // A peer whose first message has not arrived in full takes no handshake permit and no buffer memory.
     tokio::select! {
         spoken = timeout_at(deadline, transport.first_frame()) => if !matches!(spoken, Ok(Ok(()))) {
-            return about_peer!(service.log, "closed the connection of a silent peer");
+            return about_peer!(shared.log, "closed the connection of a silent peer");
         },
         () = place.must_leave() => return evicted(),
         () = stopped(&mut stopping) => return,
@@ -68,7 +102,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let (reading, writing) = transport.split();
     let (mut frame_reader, mut send_queue) =
         (FrameReader::new(reading), SendQueue::new(writing, times.answer));
-    let handshake = handshake::receive(&service, vouch, &place, &mut frame_reader, &mut send_queue);
+    let handshake = handshake::receive(&shared.handshakes, vouch, &place, &mut frame_reader, &mut send_queue);
     let met = tokio::select! {
         met = timeout_at(deadline, handshake) => met,
         () = place.must_leave() => return evicted(),
@@ -77,12 +111,12 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let met = met.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
     });
-    let entered = met.and_then(|peer| enter(&service, peer, &frame_reader));
+    let entered = met.and_then(|peer| enter(&shared, peer, &frame_reader));
     drop(place);
     let Entered { peer, session, connection_epoch, job, _share, _place, _attached } = match entered {
         Ok(entered) => entered,
         Err(error) => {
-            about_peer!(service.log, %error, "refused a peer");
+            about_peer!(shared.log, %error, "refused a peer");
             return handshake::refuse(error, &mut send_queue).await;
         }
     };
@@ -94,8 +128,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
             session,
             connection_epoch: connection_epoch.clone(),
             identity: peer.identity.clone(),
-            privileged: service.vouches(&peer),
-            privileges: service.privileges,
+            privileged: shared.handshakes.vouches(&peer),
+            privileges: shared.privileges,
             keyed: peer.key.is_some(),
             local,
         },
@@ -104,12 +138,12 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         job: Arc::new(job),
         frame_reader,
         send_queue,
-        answers: answer_room(&service, uid),
-        service: service.clone(),
+        answers: answer_room(&shared, uid),
+        shared: shared.clone(),
     };
     let Connection { frame_reader, send_queue, .. } = &mut connection;
     let served = match handshake::welcome(
-        &service,
+        &shared.handshakes,
         &peer,
         connection_epoch.number(),
         frame_reader,
@@ -125,17 +159,17 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     };
     match served {
         Ok(()) => tracing::debug!(%uid, job = %label, "disconnected"),
-        Err(error) => about_peer!(service.log, %uid, job = %label, %error, "disconnected"),
+        Err(error) => about_peer!(shared.log, %uid, job = %label, %error, "disconnected"),
     }
     // Deliver pending answers if possible.
     let _ = connection.send_queue.flush().await;
     connection.send_queue.close().await;
-    let Connection { peer_identity, service, queue, .. } = connection;
+    let Connection { peer_identity, queue, .. } = connection;
     if let Some(queue) = queue {
-        queue.end(&service);
+        queue.end(&shared.shm_queues);
         queue.finished().await;
     }
-    service.sessions.leave(peer_identity.session);
+    shared.sessions.leave(peer_identity.session);
 }
 
 /// The resources of an admitted peer.
@@ -151,21 +185,21 @@ struct Entered<'a> {
 
 /// Takes a connection permit and creates the session and job of a peer.
 fn enter<'a>(
-    service: &'a Service,
+    shared: &'a Connections,
     peer: AuthenticatedPeer,
     frame_reader: &FrameReader,
 ) -> Result<Entered<'a>> {
-    service.privileges.admit(&peer.identity)?;
-    service.check_roster(&peer.hello)?;
-    let share = service.users.connections.take(peer.identity.uid)?;
-    let place = service.connections.try_acquire().map_err(|_| {
-        let limit = service.config.limits.connections;
+    shared.privileges.admit(&peer.identity)?;
+    shared.handshakes.check_roster(&peer.hello)?;
+    let share = shared.users.connections.take(peer.identity.uid)?;
+    let place = shared.places.try_acquire().map_err(|_| {
+        let limit = shared.limits.connections;
         let text = format!("too many connections ({limit}): try again, or raise limits.connections");
         Error::new(ErrorKind::Busy, text)
     })?;
     let owner = (peer.hello.client, peer.identity.uid);
-    let session = service.sessions.attach(owner, service.life.age())?;
-    match join(service, &peer, frame_reader) {
+    let session = shared.sessions.attach(owner, shared.life.age())?;
+    match join(shared, &peer, frame_reader) {
         Ok((connection_epoch, attached, job)) => Ok(Entered {
             peer,
             session,
@@ -176,7 +210,7 @@ fn enter<'a>(
             _attached: attached,
         }),
         Err(error) => {
-            service.sessions.leave(session);
+            shared.sessions.leave(session);
             Err(error)
         }
     }
@@ -184,22 +218,22 @@ fn enter<'a>(
 
 /// Creates the rest of the state of a peer that has a session.
 fn join(
-    service: &Service,
+    shared: &Connections,
     peer: &AuthenticatedPeer,
     frame_reader: &FrameReader,
 ) -> Result<(Arc<ConnectionEpoch>, Option<Attached>, Membership)> {
     let owner = (peer.hello.client, peer.identity.uid);
-    let connection_epoch = service.connection_epochs.raise(owner)?;
+    let connection_epoch = shared.connection_epochs.raise(owner)?;
     let attached = match peer.key {
         Some(id) => match frame_reader.cutter().map_err(|error| gone(&error))? {
-            Some(socket) => Some(service.keys.attach(id, owner, &connection_epoch, socket)?),
+            Some(socket) => Some(shared.keys.attach(id, owner, &connection_epoch, socket)?),
             None => None,
         },
         None => None,
     };
-    let caller = people::caller(&peer.identity, service.vouches(peer));
-    let now = service.store.data().now();
-    let job = service.jobs.join(&peer.hello.job, (peer.identity.uid, &caller), now)?;
+    let caller = people::caller(&peer.identity, shared.handshakes.vouches(peer));
+    let now = shared.store.data().now();
+    let job = shared.jobs.join(&peer.hello.job, (peer.identity.uid, &caller), now)?;
     Ok((connection_epoch, attached, job))
 }
 
@@ -220,7 +254,7 @@ impl Connection {
     ///
     /// Cancel-safe.
     pub(crate) async fn wait(&mut self) -> Result<Waited> {
-        let patience = self.service.config.times.session;
+        let patience = self.shared.times.session;
         loop {
             tokio::select! {
                 filled = timeout(patience, self.frame_reader.fill_frame()) => match filled {
@@ -249,7 +283,9 @@ impl Connection {
         let len = header.body as usize;
         let call = body::<Call>(&self.frame_reader.held()[..len]);
         self.frame_reader.consume(len);
-        self.job.request(self.service.store.data().now());
-        Ok(call.and_then(|call| Ok((self.peer_identity.caller(&self.service, call.identity)?, call.request))))
+        self.job.request(self.shared.store.data().now());
+        let (sessions, now) = (&self.shared.sessions, self.shared.life.age());
+        let peer = &mut self.peer_identity;
+        Ok(call.and_then(|call| Ok((peer.caller(sessions, now, call.identity)?, call.request))))
     }
 }

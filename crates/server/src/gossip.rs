@@ -6,13 +6,15 @@
 //! others continue without it. A policy change travels with the tables, and the latest one wins: a server that was away
 //! learns of it when it returns.
 
-use crate::cluster::{PeerClient, PeerClients};
-use crate::config::Config;
-use crate::lifecycle::stopped;
-use crate::service::Service;
+use crate::cluster::PeerClient;
+use crate::jobs::Jobs;
+use crate::lifecycle::{Lifecycle, stopped};
+use crate::policy_store::PolicyStore;
+use crate::turns::Turns;
 use forebay_model::{Error, ErrorKind, Job, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
+use forebay_store::Store;
 use forebay_wire::{Exchange, PeerStatus, Request};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -32,12 +34,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a server knows of the others.
 pub(crate) struct Gossip {
+    parts: GossipParts,
     known: Mutex<Known>,
     /// Notified when a table has arrived.
     table_arrived: Notify,
     /// Changes when all servers must be notified at once.
     hurry: watch::Sender<Stamp>,
-    lambda: Duration,
+}
+
+/// What the exchange uses.
+pub(crate) struct GossipParts {
+    pub(crate) own: ServerId,
+    /// Time between two messages.
+    pub(crate) lambda: Duration,
+    pub(crate) store: Arc<Store>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) policy_store: PolicyStore,
+    pub(crate) peers: Arc<crate::cluster::Peers>,
+    pub(crate) life: Arc<Lifecycle>,
 }
 
 struct Known {
@@ -66,21 +81,21 @@ struct Seen {
 }
 
 impl Gossip {
-    pub(crate) fn new(config: &Config, peer_clients: &PeerClients, policy_set: Stamp) -> Gossip {
-        let lambda = config.lambda;
-        let age = (lambda * 4).max(LEAST_AGE);
+    /// With the time at which the policy in force was set.
+    pub(crate) fn new(parts: GossipParts, policy_set: Stamp) -> Gossip {
+        let age = (parts.lambda * 4).max(LEAST_AGE);
         let known = Known {
-            peers: Peers::new([config.server], tick(age)),
+            peers: Peers::new([parts.own], tick(age)),
             arriving: HashMap::new(),
             policy_set,
             policies: HashMap::new(),
-            peer_clients: peer_clients.all().iter().map(|_| Seen::default()).collect(),
+            peer_clients: parts.peers.clients.all().iter().map(|_| Seen::default()).collect(),
         };
         Gossip {
+            parts,
             known: Mutex::new(known),
             table_arrived: Notify::new(),
             hurry: watch::Sender::new(Stamp(0)),
-            lambda,
         }
     }
 
@@ -90,7 +105,7 @@ impl Gossip {
     }
 
     /// The status of the other servers.
-    pub(crate) fn peers(&self, peer_clients: &PeerClients, policy: &str) -> Vec<PeerStatus> {
+    pub(crate) fn peers(&self, policy: &str) -> Vec<PeerStatus> {
         let known = self.lock();
         let status = |(peer_client, seen): (&Arc<PeerClient>, &Seen)| {
             let server = peer_client.server();
@@ -104,7 +119,7 @@ impl Gossip {
                     && (notified || follows.is_some_and(|theirs| theirs == policy)),
             }
         };
-        peer_clients.all().iter().zip(&known.peer_clients).map(status).collect()
+        self.parts.peers.clients.all().iter().zip(&known.peer_clients).map(status).collect()
     }
 
     /// Admits the server at the other end of a connection.
@@ -157,7 +172,7 @@ fn tick(time: Duration) -> Tick {
     Tick(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-impl Service {
+impl Gossip {
     /// Merges the table of another server.
     pub(crate) fn merge_table(&self, exchange: Exchange) -> Result<()> {
         let (server, policy, set) = (exchange.server, exchange.policy.clone(), exchange.policy_set);
@@ -166,46 +181,46 @@ impl Service {
             Error::new(ErrorKind::Invalid, format!("refused the table of server {server}: {why}"))
         };
         let theirs: Policy = policy.parse().map_err(|error| refuse(&error))?;
-        let mut known = self.gossip.lock();
-        if server == self.config.server || !known.peers.is_member(server) {
+        let mut known = self.lock();
+        if server == self.parts.own || !known.peers.is_member(server) {
             return Err(refuse(&format_args!("server {server} is not a peer of this one")));
         }
         // A clock that is ahead must not pin a policy for ever.
-        let newest = Stamp(self.store.data().now().0.saturating_add(60_000_000_000));
+        let newest = Stamp(self.parts.store.data().now().0.saturating_add(60_000_000_000));
         if set > newest {
             return Err(refuse(&"its policy was set in the future: compare the clocks"));
         }
         if let Some(table) = known.assemble(exchange).map_err(|error| refuse(&error))? {
-            known.peers.offer(table, self.turns.now()).map_err(|why| refuse(&why))?;
+            known.peers.offer(table, self.parts.turns.now()).map_err(|why| refuse(&why))?;
         }
         known.policies.insert(server, theirs.to_string());
         if set > known.policy_set {
             known.policy_set = set;
-            self.turns.set_policy(&theirs);
+            self.parts.turns.set_policy(&theirs);
             tracing::info!(%server, policy = %theirs, "another server changed the policy");
-            if let Err(error) = self.policy_store.keep(&theirs, set) {
+            if let Err(error) = self.parts.policy_store.keep(&theirs, set) {
                 tracing::warn!(%error, "applied the new policy but could not store it: it is lost when this server stops");
             }
         }
         drop(known);
-        self.gossip.table_arrived.notify_one();
+        self.table_arrived.notify_one();
         Ok(())
     }
 
     /// Changes the policy and notifies the other servers; waits until all know, at most for [`PATIENCE`].
     pub(crate) async fn change_policy(&self, policy: &Policy) -> Result<()> {
         {
-            let mut known = self.gossip.lock();
-            let set = self.store.data().now().max(Stamp(known.policy_set.0 + 1));
+            let mut known = self.lock();
+            let set = self.parts.store.data().now().max(Stamp(known.policy_set.0 + 1));
             // A policy that cannot be stored is not applied either.
-            self.policy_store.keep(policy, set)?;
+            self.parts.policy_store.keep(policy, set)?;
             known.policy_set = set;
-            self.turns.set_policy(policy);
-            self.gossip.hurry.send_replace(set);
+            self.parts.turns.set_policy(policy);
+            self.hurry.send_replace(set);
         }
-        self.gossip.table_arrived.notify_one();
+        self.table_arrived.notify_one();
         let all = async {
-            while !self.gossip.all_notified() {
+            while !self.all_notified() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -219,18 +234,18 @@ impl Service {
 
     /// The jobs that are active on this server.
     fn table(&self) -> Table {
-        let now = self.store.data().now();
-        let mut jobs = self.jobs.active(now, self.gossip.lambda.max(LEAST_WINDOW));
+        let now = self.parts.store.data().now();
+        let mut jobs = self.parts.jobs.active(now, self.parts.lambda.max(LEAST_WINDOW));
         jobs.truncate(MAX_TABLE);
-        let capacity = self.turns.rules().rate() as f64;
-        Table { server: self.config.server, version: now.0, capacity, jobs }
+        let capacity = self.parts.turns.rules().rate() as f64;
+        Table { server: self.parts.own, version: now.0, capacity, jobs }
     }
 
     /// Computes the share of this server for every job.
     fn reckon(&self) {
-        let (table, now) = (self.table(), self.turns.now());
-        let policy = self.turns.policy();
-        let mut known = self.gossip.lock();
+        let (table, now) = (self.table(), self.parts.turns.now());
+        let policy = self.parts.turns.policy();
+        let mut known = self.lock();
         if let Err(why) = known.peers.offer(table, now) {
             tracing::debug!(%why, "the own table is not new");
         }
@@ -239,18 +254,18 @@ impl Service {
         let shares = match capacities.len() {
             0 | 1 => None,
             _ if policy.is_fifo() => None,
-            _ => Some(
-                divide(&policy, &capacities, &jobs).servers.remove(&self.config.server).unwrap_or_default(),
-            ),
+            _ => {
+                Some(divide(&policy, &capacities, &jobs).servers.remove(&self.parts.own).unwrap_or_default())
+            }
         };
-        self.turns.assign(shares.as_deref().unwrap_or_default());
-        self.jobs.agree(shares.map(|shares| shares.into_iter().collect()));
+        self.parts.turns.assign(shares.as_deref().unwrap_or_default());
+        self.parts.jobs.agree(shares.map(|shares| shares.into_iter().collect()));
     }
 
     /// The messages that send this server's jobs to another server.
     fn notify(&self) -> (Vec<Exchange>, Stamp) {
         let table = self.table();
-        let (policy, policy_set) = (self.turns.policy().to_string(), self.gossip.policy_set());
+        let (policy, policy_set) = (self.parts.turns.policy().to_string(), self.policy_set());
         let mut chunks: Vec<Vec<Job>> = table.jobs.chunks(PART).map(<[Job]>::to_vec).collect();
         if chunks.is_empty() {
             chunks.push(Vec::new());
@@ -259,7 +274,7 @@ impl Service {
         let message = |(part, jobs)| Exchange {
             server: table.server,
             version: table.version,
-            capacity: self.turns.rules().rate(),
+            capacity: self.parts.turns.rules().rate(),
             policy: policy.clone(),
             policy_set,
             part,
@@ -270,31 +285,31 @@ impl Service {
     }
 
     fn saw(&self, index: usize, what: impl FnOnce(&mut Seen)) {
-        what(&mut self.gossip.lock().peer_clients[index]);
+        what(&mut self.lock().peer_clients[index]);
     }
 }
 
 /// Computes the shares every λ, and whenever a table arrives.
-pub(crate) async fn reckon(service: Arc<Service>) {
-    let mut beat = interval(service.gossip.lambda);
-    let mut stopping = service.life.stopping();
+pub(crate) async fn reckon(gossip: Arc<Gossip>) {
+    let mut beat = interval(gossip.parts.lambda);
+    let mut stopping = gossip.parts.life.stopping();
     loop {
         tokio::select! {
             biased;
             () = stopped(&mut stopping) => return,
             _ = beat.tick() => {}
-            () = service.gossip.table_arrived.notified() => {}
+            () = gossip.table_arrived.notified() => {}
         }
-        tokio::task::block_in_place(|| service.reckon());
+        tokio::task::block_in_place(|| gossip.reckon());
     }
 }
 
 /// Sends the job table to another server every λ, until this server stops.
-pub(crate) async fn converse(service: Arc<Service>, index: usize) {
-    let peer_client = service.peers.clients.all()[index].clone();
-    let mut beat = interval(service.gossip.lambda);
-    let mut hurry = service.gossip.hurry.subscribe();
-    let mut stopping = service.life.stopping();
+pub(crate) async fn converse(gossip: Arc<Gossip>, index: usize) {
+    let peer_client = gossip.parts.peers.clients.all()[index].clone();
+    let mut beat = interval(gossip.parts.lambda);
+    let mut hurry = gossip.hurry.subscribe();
+    let mut stopping = gossip.parts.life.stopping();
     loop {
         tokio::select! {
             biased;
@@ -302,8 +317,8 @@ pub(crate) async fn converse(service: Arc<Service>, index: usize) {
             _ = beat.tick() => {}
             _ = hurry.changed() => {}
         }
-        let sent = send_table(&service, &peer_client).await;
-        service.saw(index, |seen| match sent {
+        let sent = send_table(&gossip, &peer_client).await;
+        gossip.saw(index, |seen| match sent {
             Ok(policy_set) => {
                 seen.trouble = None;
                 seen.policy_sent = Some(policy_set);
@@ -319,8 +334,8 @@ pub(crate) async fn converse(service: Arc<Service>, index: usize) {
     }
 }
 
-async fn send_table(service: &Service, peer_client: &PeerClient) -> Result<Stamp> {
-    let (messages, policy_set) = service.notify();
+async fn send_table(gossip: &Gossip, peer_client: &PeerClient) -> Result<Stamp> {
+    let (messages, policy_set) = gossip.notify();
     for message in messages {
         peer_client.ask(Request::Exchange(message), PATIENCE).await?;
     }

@@ -1,17 +1,24 @@
 //! The handshake: authenticates a peer and negotiates the connection.
 
 use crate::accept_limiter::Place;
+use crate::config::TransportSettings;
 use crate::framing::{FrameReader, SendQueue, gone, message};
-use crate::keys::now;
+use crate::key::KeyHolder;
+use crate::keys::{Keys, now};
+use crate::lifecycle::Lifecycle;
+use crate::members::Membership;
 use crate::people;
-use crate::service::Service;
+use crate::privileges::Privileges;
 use crate::transport::Vouch;
-use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
+use forebay_store::Store;
 use forebay_wire::{
     Agreed, Answered, ConnectionKey, FrameKind, Greeting, Hello, KeyId, MAX_PAYLOAD, Opener, Opening, Proof,
     Roster, Sealer, Security, UserKey, Welcome, answer_opening, body,
 };
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// An authenticated peer that is not yet admitted.
 pub(crate) struct AuthenticatedPeer {
@@ -26,7 +33,7 @@ pub(crate) struct AuthenticatedPeer {
 
 /// Runs the handshake up to the point where the peer can be welcomed.
 pub(crate) async fn receive(
-    service: &Service,
+    handshakes: &Handshakes,
     vouch: Vouch,
     place: &Place,
     frame_reader: &mut FrameReader,
@@ -42,7 +49,7 @@ pub(crate) async fn receive(
         }
         Vouch::Key(address) => address,
     };
-    let challenge = challenge(service, address, &Opening::read(&first)?)?;
+    let challenge = challenge(handshakes, address, &Opening::read(&first)?)?;
     drop(permit);
     prove(challenge, frame_reader, send_queue).await
 }
@@ -57,11 +64,11 @@ struct Challenge {
 }
 
 /// Negotiates session keys with a peer that seems to hold the key it names.
-fn challenge(service: &Service, address: IpAddr, opening: &Opening) -> Result<Challenge> {
-    let user = service.user_key(opening.key)?;
-    let own = &service.key;
+fn challenge(handshakes: &Handshakes, address: IpAddr, opening: &Opening) -> Result<Challenge> {
+    let user = handshakes.user_key(opening.key)?;
+    let own = &handshakes.key;
     let secret = user.as_ref().map_or_else(|| own.key.clone(), |user| own.key.for_user(user));
-    let least = service.config.transport.least(address);
+    let least = handshakes.transport.least(address);
     let key = ConnectionKey { id: opening.key, secret };
     let Answered { hello, challenge: noise, agreed } = answer_opening(opening, &key, least)?;
     let Agreed { level, sealer, opener } = agreed;
@@ -87,7 +94,22 @@ async fn prove(
     Ok(peer)
 }
 
-impl Service {
+/// What handshakes use.
+pub(crate) struct Handshakes {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) members: Arc<dyn Membership>,
+    /// The service's own key.
+    pub(crate) key: Arc<KeyHolder>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) privileges: Privileges,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) transport: TransportSettings,
+    /// How long a client may be silent.
+    pub(crate) session: Duration,
+}
+
+impl Handshakes {
     /// The user's key of this id; `None` for the service's own key.
     fn user_key(&self, id: KeyId) -> Result<Option<UserKey>> {
         if id == KeyId::SERVICE {
@@ -115,7 +137,7 @@ impl Service {
                 let which = if roster.epoch < own.epoch { "an old" } else { "another" };
                 let text = format!(
                     "the client has {which} list of servers: it has [{roster}], server {} has [{own}]: reconnect",
-                    self.config.server
+                    self.own
                 );
                 Err(Error::new(ErrorKind::Stale, text))
             }
@@ -126,19 +148,19 @@ impl Service {
 
 /// Sends the welcome message.
 pub(crate) async fn welcome(
-    service: &Service,
+    handshakes: &Handshakes,
     peer: &AuthenticatedPeer,
     connection: u64,
     frame_reader: &mut FrameReader,
     send_queue: &mut SendQueue,
 ) -> Result<()> {
     let welcome = Welcome {
-        server: service.config.server,
-        incarnation: service.store.incarnation(),
+        server: handshakes.own,
+        incarnation: handshakes.store.incarnation(),
         uid: peer.identity.uid,
         max_payload: MAX_PAYLOAD,
-        session_millis: u64::try_from(service.config.times.session.as_millis()).unwrap_or(u64::MAX),
-        members: (*service.members.members()).clone(),
+        session_millis: u64::try_from(handshakes.session.as_millis()).unwrap_or(u64::MAX),
+        members: (*handshakes.members.members()).clone(),
         connection,
     };
     send_queue.greet(&Greeting::Welcome(welcome))?;

@@ -1,8 +1,8 @@
 //! The server: sockets, scheduling, sessions, and the requests that clients and other servers send.
 //!
 //! A request arrives over a `transport`, is decoded by `framing`, belongs to a `connection` whose peer authenticated in
-//! the `handshake`, waits for its turn (`turns`), and is handled by `handle`, which calls the store. Payload takes a
-//! shorter path over a `data` connection.
+//! the `handshake`, waits for its turn (`turns`) or for a device (`dispatch`), and is handled by `handle`, which calls the
+//! store. Payload takes a shorter path over a `data` connection. `compose` makes all parts and hands each what it uses.
 //!
 //! **Invariant**: the server acknowledges nothing before the store has it; a peer acts only as its own user unless it
 //! is root or the service's owner; every table, queue and buffer is bounded, and the server reports an error to the
@@ -19,6 +19,7 @@ mod backing;
 mod blocking;
 mod caller;
 mod cluster;
+mod compose;
 mod config;
 mod connection;
 mod connection_epoch;
@@ -27,6 +28,7 @@ mod control;
 mod data;
 mod device;
 mod direct;
+mod dispatch;
 mod drain;
 mod error_limit;
 mod file_homes;
@@ -54,9 +56,9 @@ mod people;
 mod per_user;
 mod policy_store;
 mod privileges;
+mod reaper;
 mod rows;
 mod run;
-mod service;
 mod session;
 mod shm_queue;
 mod sweep;

@@ -9,16 +9,19 @@
 //! a mapping that is not the object. No user except root and the owner has more pending descriptors, or more
 //! connections that fetch one, than `limits.user_mappings`.
 
-use crate::backing::{Part, bytes_of};
+use crate::backing::{BackingLayer, Part, bytes_of};
 use crate::caller::Caller;
+use crate::file_homes::FileHomes;
+use crate::handle::FileAccess;
 use crate::jobs::Membership;
 use crate::key;
-use crate::log_limit::about_peer;
-use crate::memory::claim;
+use crate::lifecycle::{Lifecycle, stopped};
+use crate::log_limit::{LogLimit, about_peer};
 use crate::per_user::{PerUser, UserCounts, UserLimit};
-use crate::service::Service;
-use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
-use forebay_store::{Body, Data, Mapper, Piece};
+use crate::privileges::Privileges;
+use crate::turns::Turns;
+use forebay_model::{Access, Error, ErrorKind, FileId, Result, ServerId, Span, Uid};
+use forebay_store::{Body, Mapper, Piece, Store};
 use forebay_wire::{Answer, FileMap, Reply, Token};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -46,12 +49,14 @@ const TEND: Duration = Duration::from_millis(100);
 /// Minimum interval between two writebacks, and the maximum share of time they take (1/20).
 const BACK: Duration = Duration::from_secs(1);
 const BACK_SHARE: u32 = 20;
-/// How long to wait for a full buffer.
-const ROOM: Duration = Duration::from_secs(30);
 /// How often a range that changes while it is read is filled again.
 const TRIES: u32 = 1000;
 /// Prefix that identifies these sockets in the list of the machine.
 const PREFIX: &[u8] = b"forebay-map-";
+
+const NO_OBJECT: &str = "it cannot be mapped for writing here: processes share the memory of a mapped file only on the \
+                         machine of the server that has all its bytes; use a mount, or make the file on one server of \
+                         this machine";
 
 /// A request to map a file.
 #[derive(Clone, Copy)]
@@ -61,13 +66,29 @@ pub(crate) struct MapRequest {
     pub(crate) write: bool,
 }
 
-/// The state of all mappings.
+/// Grants mappings, and keeps the descriptors that wait for their clients.
 pub(crate) struct Mappings {
+    parts: MapParts,
     /// The abstract name of the socket.
     socket: Vec<u8>,
     tickets: Mutex<Tickets>,
     /// Connections that fetch descriptors.
     fetching: Arc<PerUser>,
+}
+
+/// What mappings use.
+pub(crate) struct MapParts {
+    pub(crate) own: ServerId,
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) privileges: Privileges,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) log: Arc<LogLimit>,
+    /// How long a connection may take to send its ticket.
+    pub(crate) patience: Duration,
 }
 
 /// Pending descriptors, with counts per user.
@@ -117,14 +138,14 @@ struct Ticket {
 
 impl Mappings {
     /// No mappings. At most `most` pending mappings per user, except for root and `owner`.
-    pub(crate) fn open(most: usize, owner: Uid) -> Result<Mappings> {
+    pub(crate) fn open(parts: MapParts, most: usize, owner: Uid) -> Result<Mappings> {
         let random = key::random()?;
         let mut socket = PREFIX.to_vec();
         socket.extend(random[..16].iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
         let limit = UserLimit::new("pending mappings", "user_mappings", most, owner);
         let tickets = Tickets { waiting: HashMap::new(), users: UserCounts::new(limit) };
         let (tickets, fetching) = (Mutex::new(tickets), PerUser::new(limit));
-        Ok(Mappings { socket, tickets, fetching })
+        Ok(Mappings { parts, socket, tickets, fetching })
     }
 
     /// Keeps a descriptor for its client.
@@ -134,192 +155,167 @@ impl Mappings {
         self.tickets.lock().add(*ticket, Ticket { file, uid, since: Instant::now() })?;
         Ok(FileMap::Shared { socket: self.socket.clone(), ticket: *ticket })
     }
-}
 
-const NO_OBJECT: &str = "it cannot be mapped for writing here: processes share the memory of a mapped file only on the \
-                         machine of the server that has all its bytes; use a mount, or make the file on one server of \
-                         this machine";
-
-pub(crate) async fn serve(
-    service: &Arc<Service>,
-    job: &Membership,
-    caller: &Caller,
-    request: MapRequest,
-) -> Answer {
-    service.homes.demand_joined()?;
-    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
-    drop(job.wait(entry).await?);
-    let need = if request.write { Access::BOTH } else { Access::READ };
-    let hold = claim(service, caller, &request.token, need)?;
-    if request.write {
-        service.shed_set_id(caller, &hold)?;
-    }
-    let file = request.token.file;
-    let here = match service.store.names().inode(file)?.body {
-        Body::File { ref layout, .. } => layout.only() == Some(service.config.server),
-        _ => return Err(Error::new(ErrorKind::Unsupported, "only files can be mapped")),
-    };
-    let data = service.store.data();
-    if !here || !caller.local {
-        return match request.write {
-            true => Err(Error::new(ErrorKind::Unsupported, NO_OBJECT)),
-            false => Ok(Reply::FileMap(FileMap::Copy)),
+    pub(crate) async fn serve(&self, job: &Membership, caller: &Caller, request: MapRequest) -> Answer {
+        self.parts.homes.demand_joined()?;
+        let entry = job.enter(self.parts.turns.price(0), self.parts.store.data().now())?;
+        drop(job.wait(entry).await?);
+        let need = if request.write { Access::BOTH } else { Access::READ };
+        let hold = self.parts.access.claim_here(caller, &request.token, need)?;
+        if request.write {
+            self.parts.access.shed_set_id(caller, &hold)?;
+        }
+        let file = request.token.file;
+        let here = match self.parts.store.names().inode(file)?.body {
+            Body::File { ref layout, .. } => layout.only() == Some(self.parts.own),
+            _ => return Err(Error::new(ErrorKind::Unsupported, "only files can be mapped")),
         };
+        let data = self.parts.store.data();
+        if !here || !caller.local {
+            return match request.write {
+                true => Err(Error::new(ErrorKind::Unsupported, NO_OBJECT)),
+                false => Ok(Reply::FileMap(FileMap::Copy)),
+            };
+        }
+        // Otherwise the object would end between two pieces that are filled.
+        let _preparing = data.begin_map(file);
+        let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
+        let mut tries = 0;
+        while tries < TRIES {
+            let missing = tokio::task::block_in_place(|| data.prepare_map(file, request.span, mapper))?;
+            let Some(missing) = missing else {
+                match data.share_map(file, request.span, request.write)? {
+                    Some(shared) => return self.keep(shared, caller.who.uid).map(Reply::FileMap),
+                    None => {
+                        tries += 1;
+                        continue;
+                    }
+                }
+            };
+            let bytes = self.read(caller.who.uid, file, missing.span).await?;
+            if !tokio::task::block_in_place(|| data.fill_map(file, missing, &bytes))? {
+                tries += 1;
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("file {file} changes faster than it can be mapped: try again"),
+        ))
     }
-    // Otherwise the object would end between two pieces that are filled.
-    let _preparing = data.begin_map(file);
-    let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
-    let mut tries = 0;
-    while tries < TRIES {
-        let missing = tokio::task::block_in_place(|| data.prepare_map(file, request.span, mapper))?;
-        let Some(missing) = missing else {
-            match data.share_map(file, request.span, request.write)? {
-                Some(shared) => return service.mappings.keep(shared, caller.who.uid).map(Reply::FileMap),
-                None => {
-                    tries += 1;
+
+    /// The contents of a range of a file, read for a user.
+    async fn read(&self, uid: Uid, file: FileId, span: Span) -> Result<Vec<u8>> {
+        let len = u32::try_from(span.len()).map_err(|_| ErrorKind::TooLarge)?;
+        let pieces = self.parts.store.data().read(file, span.start, len)?;
+        let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Backing(_))) {
+            false => pieces.into_iter().map(Part::Here).collect(),
+            true => self.parts.layer.read_both(uid, file, span.start, len).await?,
+        };
+        Ok(bytes_of(&parts).0.into_iter().flatten().copied().collect())
+    }
+
+    /// Starts the tasks that pass descriptors and maintain mappings until the server stops.
+    pub(crate) fn start(self: &Arc<Mappings>) -> Result<()> {
+        let listen = || {
+            let address = SocketAddr::from_abstract_name(&self.socket)?;
+            let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+            listener.set_nonblocking(true)?;
+            UnixListener::from_std(listener)
+        };
+        let listener = listen().map_err(|error: std::io::Error| {
+            Error::new(ErrorKind::Unreachable, format!("cannot listen on the socket for mappings: {error}"))
+        })?;
+        tokio::spawn(self.clone().hand_over(listener));
+        let mappings = self.clone();
+        tokio::task::spawn_blocking(move || mappings.tend());
+        Ok(())
+    }
+
+    async fn hand_over(self: Arc<Mappings>, listener: UnixListener) {
+        let places = Arc::new(Semaphore::new(FETCHING));
+        let mut stopping = self.parts.life.stopping();
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                biased;
+                () = stopped(&mut stopping) => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, _)) = accepted else {
+                tokio::time::sleep(TEND).await;
+                continue;
+            };
+            let user = stream.peer_cred().map(|peer| Uid(peer.uid()));
+            // In order of arrival: a user with too many connections loses the newest.
+            let share = user.and_then(|user| {
+                let share = self.fetching.take(user).map_err(std::io::Error::other)?;
+                Ok((user, share))
+            });
+            let (user, share) = match share {
+                Ok(share) => share,
+                Err(error) => {
+                    about_peer!(self.parts.log, %error, "refused a client that fetches a mapping");
                     continue;
                 }
-            }
-        };
-        let bytes = read(service, caller.who.uid, file, missing.span).await?;
-        if !tokio::task::block_in_place(|| data.fill_map(file, missing, &bytes))? {
-            tries += 1;
-        }
-    }
-    Err(Error::new(ErrorKind::Busy, format!("file {file} changes faster than it can be mapped: try again")))
-}
-
-impl Service {
-    /// Runs a call that writes data of mappings back. Waits for a full buffer if a drain frees space. Blocks the
-    /// thread.
-    pub(crate) fn when_there_is_room(&self, mut write_back: impl FnMut(&Data) -> Result<()>) -> Result<()> {
-        let (begin, stopping) = (Instant::now(), self.life.stopping());
-        loop {
-            match write_back(self.store.data()) {
-                Err(error)
-                    if error.kind() == ErrorKind::NoSpace
-                        && self.drain.is_some()
-                        && begin.elapsed() < ROOM
-                        && !*stopping.borrow() =>
-                {
-                    std::thread::sleep(TEND);
+            };
+            let mappings = self.clone();
+            tokio::spawn(async move {
+                match timeout(mappings.parts.patience, mappings.fetch(user, stream)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        about_peer!(mappings.parts.log, %error, "could not pass the descriptor of a mapped file");
+                    }
+                    Err(_) => about_peer!(mappings.parts.log, "a client sent no ticket for its mapping"),
                 }
-                done => return done,
-            }
-        }
-    }
-}
-
-/// The contents of a range of a file, read for a user.
-async fn read(service: &Arc<Service>, uid: Uid, file: FileId, span: Span) -> Result<Vec<u8>> {
-    let len = u32::try_from(span.len()).map_err(|_| ErrorKind::TooLarge)?;
-    let pieces = service.store.data().read(file, span.start, len)?;
-    let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Backing(_))) {
-        false => pieces.into_iter().map(Part::Here).collect(),
-        true => service.layer.read_both(uid, file, span.start, len).await?,
-    };
-    Ok(bytes_of(&parts).0.into_iter().flatten().copied().collect())
-}
-
-/// Starts the tasks that pass descriptors and maintain mappings until the server stops.
-pub(crate) fn start(service: &Arc<Service>) -> Result<()> {
-    let listen = || {
-        let address = SocketAddr::from_abstract_name(&service.mappings.socket)?;
-        let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
-        listener.set_nonblocking(true)?;
-        UnixListener::from_std(listener)
-    };
-    let listener = listen().map_err(|error: std::io::Error| {
-        Error::new(ErrorKind::Unreachable, format!("cannot listen on the socket for mappings: {error}"))
-    })?;
-    let service = service.clone();
-    tokio::spawn(hand_over(service.clone(), listener));
-    tokio::task::spawn_blocking(move || tend(&service));
-    Ok(())
-}
-
-async fn hand_over(service: Arc<Service>, listener: UnixListener) {
-    let places = Arc::new(Semaphore::new(FETCHING));
-    let mut stopping = service.life.stopping();
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            biased;
-            () = crate::lifecycle::stopped(&mut stopping) => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(TEND).await;
-            continue;
-        };
-        let user = stream.peer_cred().map(|peer| Uid(peer.uid()));
-        // In order of arrival: a user with too many connections loses the newest.
-        let share = user.and_then(|user| {
-            let share = service.mappings.fetching.take(user).map_err(std::io::Error::other)?;
-            Ok((user, share))
-        });
-        let (user, share) = match share {
-            Ok(share) => share,
-            Err(error) => {
-                about_peer!(service.log, %error, "refused a client that fetches a mapping");
-                continue;
-            }
-        };
-        let service = service.clone();
-        tokio::spawn(async move {
-            let patience = service.config.times.handshake;
-            match timeout(patience, fetch(&service, user, stream)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    about_peer!(service.log, %error, "could not pass the descriptor of a mapped file");
-                }
-                Err(_) => about_peer!(service.log, "a client sent no ticket for its mapping"),
-            }
-            drop((place, share));
-        });
-    }
-}
-
-async fn fetch(service: &Service, user: Uid, mut stream: UnixStream) -> std::io::Result<()> {
-    let mut ticket = [0; 16];
-    stream.read_exact(&mut ticket).await?;
-    let may = |uid| uid == user || service.privileges.trusts_user(user);
-    let Some(kept) = service.mappings.tickets.lock().take(ticket, may) else {
-        return Err(std::io::Error::other(format!("user {user} has no such ticket")));
-    };
-    stream.writable().await?;
-    let (mut space, fds) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [kept.file.as_fd()]);
-    let mut message = SendAncillaryBuffer::new(&mut space);
-    if !message.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err(std::io::Error::other("no space for a descriptor in the message"));
-    }
-    sendmsg(&stream, &[IoSlice::new(&[1])], &mut message, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Writes data of mappings back, and closes mappings without users.
-fn tend(service: &Service) {
-    let (stopping, data) = (service.life.stopping(), service.store.data());
-    let mut next: HashMap<FileId, Instant> = HashMap::new();
-    while !*stopping.borrow() {
-        std::thread::sleep(TEND);
-        let files = data.mapped();
-        next.retain(|file, _| files.contains(file));
-        for file in files {
-            let begin = Instant::now();
-            let tended = data.end_map(file).and_then(|ended| {
-                let due = next.get(&file).is_none_or(|next| begin >= *next);
-                if !ended && due {
-                    data.write_back(file)?;
-                }
-                Ok(due)
+                drop((place, share));
             });
-            match tended {
-                Ok(true) => drop(next.insert(file, Instant::now() + BACK.max(begin.elapsed() * BACK_SHARE))),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%file, %error, "could not write a mapping back yet; will retry");
-                    next.insert(file, Instant::now() + BACK);
+        }
+    }
+
+    async fn fetch(&self, user: Uid, mut stream: UnixStream) -> std::io::Result<()> {
+        let mut ticket = [0; 16];
+        stream.read_exact(&mut ticket).await?;
+        let may = |uid| uid == user || self.parts.privileges.trusts_user(user);
+        let Some(kept) = self.tickets.lock().take(ticket, may) else {
+            return Err(std::io::Error::other(format!("user {user} has no such ticket")));
+        };
+        stream.writable().await?;
+        let (mut space, fds) =
+            ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [kept.file.as_fd()]);
+        let mut message = SendAncillaryBuffer::new(&mut space);
+        if !message.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(std::io::Error::other("no space for a descriptor in the message"));
+        }
+        sendmsg(&stream, &[IoSlice::new(&[1])], &mut message, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Writes data of mappings back, and closes mappings without users.
+    fn tend(&self) {
+        let (stopping, data) = (self.parts.life.stopping(), self.parts.store.data());
+        let mut next: HashMap<FileId, Instant> = HashMap::new();
+        while !*stopping.borrow() {
+            std::thread::sleep(TEND);
+            let files = data.mapped();
+            next.retain(|file, _| files.contains(file));
+            for file in files {
+                let begin = Instant::now();
+                let tended = data.end_map(file).and_then(|ended| {
+                    let due = next.get(&file).is_none_or(|next| begin >= *next);
+                    if !ended && due {
+                        data.write_back(file)?;
+                    }
+                    Ok(due)
+                });
+                match tended {
+                    Ok(true) => {
+                        next.insert(file, Instant::now() + BACK.max(begin.elapsed() * BACK_SHARE));
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(%file, %error, "could not write a mapping back yet; will retry");
+                        next.insert(file, Instant::now() + BACK);
+                    }
                 }
             }
         }

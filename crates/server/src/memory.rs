@@ -5,14 +5,18 @@
 //! is granted in its job's turn at the price of its bytes; writes and reads without a request need no further turn.
 
 use crate::caller::Caller;
-use crate::cluster::Blocked;
+use crate::direct::DirectIo;
+use crate::drain::BufferSpace;
 use crate::error_limit::ErrorLimit;
+use crate::file_homes::FileHomes;
+use crate::handle::FileAccess;
 use crate::jobs::Membership;
-use crate::mapping;
-use crate::opens::Hold;
-use crate::service::Service;
-use forebay_model::{Access, Error, ErrorKind, JobId, Result, Span};
-use forebay_store::{self as store, Body, RingId, SlabOffer, Traffic};
+use crate::lifecycle::Lifecycle;
+use crate::mapping::{MapRequest, Mappings};
+use crate::turns::Turns;
+use crate::writers::Writers;
+use forebay_model::{Access, Error, ErrorKind, JobId, Result, ServerId, Span};
+use forebay_store::{self as store, Body, RingId, SlabOffer, Store, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -28,48 +32,19 @@ const TEND: Duration = Duration::from_millis(200);
 /// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
 
-pub(crate) async fn serve(
-    service: &Arc<Service>,
-    job: &Membership,
-    caller: &Caller,
-    request: &Request,
-) -> Answer {
-    if let Request::MapFile { token, offset, len, write } = *request {
-        let map_request =
-            mapping::MapRequest { token, span: Span::at(offset, len).ok_or(ErrorKind::TooLarge)?, write };
-        return mapping::serve(service, job, caller, map_request).await;
-    }
-    // Writes through shared memory would bypass a modelled device.
-    let modelled = service.turns.rules().device.is_some();
-    // They could not be written directly, and the server could not detect the end of a burst.
-    let routed = service.writers.route.are_open() || service.writers.route.follows_bursts();
-    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
-        let text = "shared memory is off, or the program is not one of the service's own user on its machine";
-        return Err(Error::new(ErrorKind::Unsupported, text));
-    }
-    service.homes.demand_joined()?;
-    if let Request::Slab { ring, keep, least } = *request {
-        let granted = grant(service, job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
-        return granted.map(|slab| Reply::Slab(Box::new(slab)));
-    }
-    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
-    let _turn = job.wait(entry).await?;
-    if let Request::Ring { token, own: Some(own), write } = *request
-        && service.store.data().is_quiet(RingId(own))
-    {
-        let wanted = Wanted { own: Some(RingId(own)), write, job: job.id() };
-        return tokio::task::block_in_place(|| ring(service, caller, &token, wanted));
-    }
-    let (service, caller, job, request) = (service.clone(), caller.clone(), job.id(), request.clone());
-    // These requests may have to flush.
-    let done = tokio::task::spawn_blocking(move || match request {
-        Request::Ring { token, own, write } => {
-            ring(&service, &caller, &token, Wanted { own: own.map(RingId), write, job })
-        }
-        Request::Map { token, ring, from } => map(&service, &caller, &token, RingId(ring), from),
-        _ => Err(Error::new(ErrorKind::Protocol, "the request does not concern shared memory")),
-    });
-    done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
+/// Serves requests about shared memory.
+pub(crate) struct MemoryRequests {
+    pub(crate) own: ServerId,
+    /// Whether clients on this machine may use shared memory.
+    pub(crate) enabled: bool,
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) space: Arc<BufferSpace>,
+    pub(crate) direct: Arc<DirectIo>,
 }
 
 /// A request for a slab of at least `least` bytes.
@@ -80,86 +55,6 @@ struct SlabRequest {
     least: u32,
 }
 
-/// Grants a slab in a turn of its job, at the price of its bytes.
-async fn grant(
-    service: &Arc<Service>,
-    job: &Membership,
-    caller: &Caller,
-    slab_request: SlabRequest,
-) -> Result<SlabGrant> {
-    let data = service.store.data();
-    let len = data.next_slab(slab_request.ring, slab_request.least);
-    let enter = |bytes: u32| job.enter(service.turns.price(bytes), data.now());
-    let mut turn = Some(job.wait(enter(len)?).await?);
-    // Give the turn back while waiting for a full buffer.
-    let rest = || {
-        if let Some(mut turn) = turn.take() {
-            turn.spare(u64::from(len));
-        }
-    };
-    let granted = space(service, job, caller, slab_request, len, rest).await;
-    let bytes = granted.as_ref().map_or(0, |offer| offer.len);
-    match turn {
-        Some(mut turn) => turn.spare(u64::from(len - bytes.min(len))),
-        // The request has its space: it is not refused if too many others wait for turns.
-        None if bytes > 0 => {
-            if let Ok(entry) = enter(bytes) {
-                drop(job.wait(entry).await);
-            }
-        }
-        None => {}
-    }
-    job.wrote(u64::from(bytes));
-    service.direct.came(data.now(), u64::from(bytes));
-    let offer = granted?;
-    Ok(SlabGrant {
-        slab: offer.slab,
-        path: self::bytes(offer.path),
-        size: offer.size,
-        start: offer.start,
-        len: offer.len,
-        records: offer.records,
-        epoch: offer.epoch,
-    })
-}
-
-/// Space for a slab. A client that needs it now waits in its job's space queue; a request ahead of time does not wait.
-async fn space(
-    service: &Service,
-    job: &Membership,
-    caller: &Caller,
-    slab_request: SlabRequest,
-    len: u32,
-    rest: impl FnMut(),
-) -> Result<SlabOffer> {
-    let (data, uid) = (service.store.data(), caller.who.uid);
-    let SlabRequest { ring, keep, least } = slab_request;
-    let uncontested = service.is_uncontested();
-    if uncontested && let Some(offer) = data.try_grant_slab(uid, ring, keep, len)? {
-        return Ok(offer);
-    }
-    // This may have to flush.
-    let look = || data.grant_slab(uid, ring, keep, len);
-    match (least, uncontested) {
-        (0, true) => tokio::task::block_in_place(look),
-        (0, false) => Err(Error::new(
-            ErrorKind::NoSpace,
-            "other writers wait for space: request a slab when it is needed",
-        )),
-        _ => {
-            // The client waits for space, on a connection where its other requests do not depend on this one.
-            let full =
-                || Error::new(ErrorKind::NoSpace, "too many requests wait for space on this connection");
-            let _place = job.place().ok_or_else(full)?;
-            let found = |offer: SlabOffer| {
-                let len = offer.len;
-                (offer, len)
-            };
-            service.wait_for_space(job.id(), rest, || look().map(found)).await
-        }
-    }
-}
-
 /// The purpose of a ring.
 #[derive(Clone, Copy)]
 struct Wanted {
@@ -168,70 +63,185 @@ struct Wanted {
     job: JobId,
 }
 
-pub(crate) fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
-    service.claim(caller, token, need).map_err(|stop| match stop {
-        Blocked::Failed(error) => error,
-        _ => Error::new(ErrorKind::Invalid, "another server has the file's inode"),
-    })
-}
-
-fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> Answer {
-    // A client that has abandoned this connection and continues on another one must not bind a ring through this one.
-    let _pass = caller.connection_epoch.pass()?;
-    let Wanted { own, write, job } = wanted;
-    let need = if write { Access::WRITE } else { Access::READ };
-    let hold = claim(service, caller, token, need)?;
-    let here = matches!(service.store.names().inode(token.file)?.body,
-        Body::File { ref layout, .. } if layout.only() == Some(service.config.server));
-    if !here {
-        return Err(Error::new(ErrorKind::Invalid, "other servers hold some of the file's bytes"));
+impl MemoryRequests {
+    pub(crate) async fn serve(
+        self: &Arc<MemoryRequests>,
+        job: &Membership,
+        caller: &Caller,
+        request: &Request,
+    ) -> Answer {
+        if let Request::MapFile { token, offset, len, write } = *request {
+            let map_request =
+                MapRequest { token, span: Span::at(offset, len).ok_or(ErrorKind::TooLarge)?, write };
+            return self.mappings.serve(job, caller, map_request).await;
+        }
+        // Writes through shared memory would bypass a modelled device.
+        let modelled = self.turns.rules().device.is_some();
+        // They could not be written directly, and the server could not detect the end of a burst.
+        let routed = self.writers.route.are_open() || self.writers.route.follows_bursts();
+        if !(self.enabled && caller.local && caller.privileged) || modelled || routed {
+            let text =
+                "shared memory is off, or the program is not one of the service's own user on its machine";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        self.homes.demand_joined()?;
+        if let Request::Slab { ring, keep, least } = *request {
+            let granted = self.grant(job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
+            return granted.map(|slab| Reply::Slab(Box::new(slab)));
+        }
+        let entry = job.enter(self.turns.price(0), self.store.data().now())?;
+        let _turn = job.wait(entry).await?;
+        if let Request::Ring { token, own: Some(own), write } = *request
+            && self.store.data().is_quiet(RingId(own))
+        {
+            let wanted = Wanted { own: Some(RingId(own)), write, job: job.id() };
+            return tokio::task::block_in_place(|| self.ring(caller, &token, wanted));
+        }
+        let (memory, caller, job, request) = (self.clone(), caller.clone(), job.id(), request.clone());
+        // These requests may have to flush.
+        let done = tokio::task::spawn_blocking(move || match request {
+            Request::Ring { token, own, write } => {
+                memory.ring(&caller, &token, Wanted { own: own.map(RingId), write, job })
+            }
+            Request::Map { token, ring, from } => memory.map(&caller, &token, RingId(ring), from),
+            _ => Err(Error::new(ErrorKind::Protocol, "the request does not concern shared memory")),
+        });
+        done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
     }
-    if write {
-        service.shed_set_id(caller, &hold)?;
+
+    /// Grants a slab in a turn of its job, at the price of its bytes.
+    async fn grant(&self, job: &Membership, caller: &Caller, slab_request: SlabRequest) -> Result<SlabGrant> {
+        let data = self.store.data();
+        let len = data.next_slab(slab_request.ring, slab_request.least);
+        let enter = |bytes: u32| job.enter(self.turns.price(bytes), data.now());
+        let mut turn = Some(job.wait(enter(len)?).await?);
+        // Give the turn back while waiting for a full buffer.
+        let rest = || {
+            if let Some(mut turn) = turn.take() {
+                turn.spare(u64::from(len));
+            }
+        };
+        let granted = self.space(job, caller, slab_request, len, rest).await;
+        let bytes = granted.as_ref().map_or(0, |offer| offer.len);
+        match turn {
+            Some(mut turn) => turn.spare(u64::from(len - bytes.min(len))),
+            // The request has its space: it is not refused if too many others wait for turns.
+            None if bytes > 0 => {
+                if let Ok(entry) = enter(bytes) {
+                    drop(job.wait(entry).await);
+                }
+            }
+            None => {}
+        }
+        job.wrote(u64::from(bytes));
+        self.direct.came(data.now(), u64::from(bytes));
+        let offer = granted?;
+        Ok(SlabGrant {
+            slab: offer.slab,
+            path: bytes_of(offer.path),
+            size: offer.size,
+            start: offer.start,
+            len: offer.len,
+            records: offer.records,
+            epoch: offer.epoch,
+        })
     }
-    let offer = service.store.data().bind_ring(token.uid, job, token.file, own, write)?;
-    Ok(Reply::Ring(Box::new(RingGrant {
-        ring: offer.ring.0,
-        path: bytes(offer.path),
-        doorbell: bytes(offer.doorbell),
-        nonce: offer.nonce,
-        binding: offer.binding,
-        clock: offer.clock,
-    })))
+
+    /// Space for a slab. A client that needs it now waits in its job's space queue; a request ahead of time does not wait.
+    async fn space(
+        &self,
+        job: &Membership,
+        caller: &Caller,
+        slab_request: SlabRequest,
+        len: u32,
+        rest: impl FnMut(),
+    ) -> Result<SlabOffer> {
+        let (data, uid) = (self.store.data(), caller.who.uid);
+        let SlabRequest { ring, keep, least } = slab_request;
+        let uncontested = self.space.is_uncontested();
+        if uncontested && let Some(offer) = data.try_grant_slab(uid, ring, keep, len)? {
+            return Ok(offer);
+        }
+        // This may have to flush.
+        let look = || data.grant_slab(uid, ring, keep, len);
+        match (least, uncontested) {
+            (0, true) => tokio::task::block_in_place(look),
+            (0, false) => Err(Error::new(
+                ErrorKind::NoSpace,
+                "other writers wait for space: request a slab when it is needed",
+            )),
+            _ => {
+                // The client waits for space, on a connection where its other requests do not depend on this one.
+                let full =
+                    || Error::new(ErrorKind::NoSpace, "too many requests wait for space on this connection");
+                let _place = job.place().ok_or_else(full)?;
+                let found = |offer: SlabOffer| {
+                    let len = offer.len;
+                    (offer, len)
+                };
+                self.space.wait_for_space(job.id(), rest, || look().map(found)).await
+            }
+        }
+    }
+
+    fn ring(&self, caller: &Caller, token: &Token, wanted: Wanted) -> Answer {
+        // A client that has abandoned this connection and continues on another one must not bind a ring through this one.
+        let _pass = caller.connection_epoch.pass()?;
+        let Wanted { own, write, job } = wanted;
+        let need = if write { Access::WRITE } else { Access::READ };
+        let hold = self.access.claim_here(caller, token, need)?;
+        let here = matches!(self.store.names().inode(token.file)?.body,
+            Body::File { ref layout, .. } if layout.only() == Some(self.own));
+        if !here {
+            return Err(Error::new(ErrorKind::Invalid, "other servers hold some of the file's bytes"));
+        }
+        if write {
+            self.access.shed_set_id(caller, &hold)?;
+        }
+        let offer = self.store.data().bind_ring(token.uid, job, token.file, own, write)?;
+        Ok(Reply::Ring(Box::new(RingGrant {
+            ring: offer.ring.0,
+            path: bytes_of(offer.path),
+            doorbell: bytes_of(offer.doorbell),
+            nonce: offer.nonce,
+            binding: offer.binding,
+            clock: offer.clock,
+        })))
+    }
+
+    fn map(&self, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
+        let _hold = self.access.claim_here(caller, token, Access::READ)?;
+        let offer = self.store.data().lease(token.uid, token.file, ring, from)?;
+        let dir = offer.regions.first().and_then(|path| path.parent()).map(Path::to_owned);
+        let names = offer.regions.iter().filter_map(|path| path.file_name());
+        let names = names.map(|name| name.as_bytes().to_vec()).collect();
+        let pieces = offer.pieces.iter().map(|piece| MapPiece {
+            len: piece.len,
+            at: match piece.at {
+                store::MapAt::Zeros => MapAt::Zeros,
+                store::MapAt::Region(file, position) => MapAt::Region { file, position },
+                store::MapAt::Ask => MapAt::Ask,
+            },
+        });
+        Ok(Reply::Map(Box::new(MapGrant {
+            lease: offer.lease,
+            size: offer.size,
+            start: offer.start,
+            pieces: pieces.collect(),
+            dir: dir.map(bytes_of).unwrap_or_default(),
+            names,
+            region: offer.region_size,
+        })))
+    }
 }
 
-fn map(service: &Service, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
-    let _hold = claim(service, caller, token, Access::READ)?;
-    let offer = service.store.data().lease(token.uid, token.file, ring, from)?;
-    let dir = offer.regions.first().and_then(|path| path.parent()).map(Path::to_owned);
-    let names = offer.regions.iter().filter_map(|path| path.file_name());
-    let names = names.map(|name| name.as_bytes().to_vec()).collect();
-    let pieces = offer.pieces.iter().map(|piece| MapPiece {
-        len: piece.len,
-        at: match piece.at {
-            store::MapAt::Zeros => MapAt::Zeros,
-            store::MapAt::Region(file, position) => MapAt::Region { file, position },
-            store::MapAt::Ask => MapAt::Ask,
-        },
-    });
-    Ok(Reply::Map(Box::new(MapGrant {
-        lease: offer.lease,
-        size: offer.size,
-        start: offer.start,
-        pieces: pieces.collect(),
-        dir: dir.map(bytes).unwrap_or_default(),
-        names,
-        region: offer.region_size,
-    })))
-}
-
-fn bytes(path: PathBuf) -> Vec<u8> {
+fn bytes_of(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_vec()
 }
 
 /// Consumes rings until the server stops: frequently while they are busy, otherwise when a client rings the doorbell.
-pub(crate) fn poll_rings(service: &Service) {
-    let (stopping, data) = (service.life.stopping(), service.store.data());
+pub(crate) fn poll_rings(store: &Store, life: &Lifecycle) {
+    let (stopping, data) = (life.stopping(), store.data());
     let others = std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1);
     let mut tended = Instant::now();
     let (mut consume_errors, mut size_errors, mut tidy_errors) =
@@ -257,7 +267,7 @@ pub(crate) fn poll_rings(service: &Service) {
         if tended.elapsed() >= TEND {
             tended = Instant::now();
             report(data.tend_rings(IDLE));
-            if let Err(error) = service.store.rest()
+            if let Err(error) = store.rest()
                 && let Some(held_back) = tidy_errors.allows(Instant::now())
             {
                 tracing::error!(%error, held_back, "the store could not do its deferred work");

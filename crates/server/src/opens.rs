@@ -11,6 +11,9 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The set-user-id and set-group-id bits of a mode.
+pub(crate) const SET_ID: u16 = 0o6000;
+
 /// Called when the last hold on a file is dropped.
 pub(crate) trait AfterLastClose: Send + Sync {
     /// The file still has a name.

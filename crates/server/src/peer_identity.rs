@@ -4,10 +4,10 @@ use crate::caller::Caller;
 use crate::cluster::RetryContext;
 use crate::connection_epoch::ConnectionEpoch;
 use crate::privileges::Privileges;
-use crate::service::Service;
-use crate::session::Session;
+use crate::session::{Session, Sessions};
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An authenticated peer.
 #[derive(Clone)]
@@ -26,14 +26,20 @@ pub(crate) struct PeerIdentity {
 }
 
 impl PeerIdentity {
-    /// The caller of one request, which may name another user. Also records that a message arrived.
-    pub(crate) fn caller(&mut self, service: &Service, named: Option<Identity>) -> Result<Caller> {
+    /// The caller of one request, which may name another user. Also records that a message arrived
+    /// `now`, by the clock of sessions.
+    pub(crate) fn caller(
+        &mut self,
+        sessions: &Sessions,
+        now: Duration,
+        named: Option<Identity>,
+    ) -> Result<Caller> {
         if self.session.is_over() {
             // An abandoned connection does not start a new session.
             drop(self.connection_epoch.pass()?);
-            self.session = service.sessions.attach(self.session.owner(), service.life.age())?;
+            self.session = sessions.attach(self.session.owner(), now)?;
         }
-        self.session.heard(service.life.age());
+        self.session.heard(now);
         let who = match named {
             None => self.identity.clone(),
             // This uid means "none".

@@ -1,18 +1,23 @@
 //! Starts a server, runs it and shuts it down: opens the store, listens, serves, and stops cleanly.
 
 use crate::accept_limiter::{AcceptLimiter, Origin, Place};
-use crate::backing::{FRESH, follow_leased_dirs};
-use crate::cluster::{JoinState, PeerLinks};
+use crate::backing::{BackingLayer, FRESH, follow_leased_dirs};
+use crate::cluster::JoinState;
+use crate::compose::{Composition, compose};
 use crate::config::{Config, Medium};
-use crate::drain::{self, DrainEngine};
+use crate::connection::Connections;
+use crate::direct::DirectIo;
 use crate::error_limit::ErrorLimit;
-use crate::lifecycle::{rested, stopped};
-use crate::log_limit::about_peer;
+use crate::history::History;
+use crate::jobs::Jobs;
+use crate::keys::Keys;
+use crate::lifecycle::{Lifecycle, rested, stopped};
+use crate::log_limit::{LogLimit, about_peer};
 use crate::members::Fixed;
-use crate::service::Service;
+use crate::session::Sessions;
 use crate::transport::{Listener, Vouch};
 use crate::warm::{Warmth, warm};
-use crate::{cluster, connection, gossip, mapping, memory, sweep};
+use crate::{cluster, connection, drain, gossip, memory, sweep};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
 use forebay_store::{Root, Store, StoreConfig};
@@ -152,14 +157,15 @@ fn start(
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "opened the store");
     let members = Arc::new(Fixed::new(members));
-    let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
+    let parts = compose(config, (store, begin.elapsed()), backend, members)?;
     let (ready, is_ready) = mpsc::channel();
-    let stopper = Stopper(service.life.stopper());
-    let (join_state, members) = (service.join_state.clone(), service.members.members());
-    let warmth = service.warmth.clone();
+    let stopper = Stopper(parts.life.stopper());
+    let (join_state, members) = (parts.join_state.clone(), parts.members.members());
+    let warmth = Warmth::default();
+    let reached = warmth.clone();
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
-        .spawn(move || run(&service, &ready, listener))
+        .spawn(move || run(&parts, reached, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
         Ok(addresses) => {
@@ -259,7 +265,8 @@ fn store_config(config: &Config, members: &Members) -> StoreConfig {
 
 /// Body of the server's main thread.
 fn run(
-    service: &Arc<Service>,
+    parts: &Composition,
+    warmth: Warmth,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
@@ -270,27 +277,28 @@ fn run(
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
-    let served = runtime.block_on(serve(service, ready, listener));
-    end(service, runtime);
+    let served = runtime.block_on(serve(parts, warmth, ready, listener));
+    end(parts, runtime);
     served?;
-    service.store.close()?;
+    parts.store.close()?;
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Stops all tasks. Files that clients have open stay open, because the clients re-assert them.
-fn end(service: &Service, runtime: Runtime) {
-    service.life.stop();
-    service.opens.retire();
-    runtime.shutdown_timeout(service.config.times.farewell);
+fn end(parts: &Composition, runtime: Runtime) {
+    parts.life.stop();
+    parts.opens.retire();
+    runtime.shutdown_timeout(parts.config.times.farewell);
 }
 
 async fn serve(
-    service: &Arc<Service>,
+    parts: &Composition,
+    warmth: Warmth,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
-    let config = &service.config;
+    let config = &parts.config;
     let mut listeners = vec![Listener::unix(&config.socket_path(), config.socket_mode())?];
     if config.tcp {
         listeners.push(match listener {
@@ -303,36 +311,23 @@ async fn serve(
         tcp: listeners.iter().find_map(Listener::tcp_address),
         key: config.key_path(),
     };
-    let members = service.members.members();
+    let members = parts.members.members();
     tracing::info!(?addresses, ?members, "serving");
     // The starting thread may be gone; the server still runs until it is stopped.
     let _ = ready.send(addresses);
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
     for listener in listeners {
-        tokio::spawn(accept(service.clone(), listener, AcceptLimiters::new(config), alive.clone()));
+        let connections = parts.connections.clone();
+        tokio::spawn(accept(connections, listener, AcceptLimiters::new(config), alive.clone()));
     }
-    tokio::spawn(sweep::sweep(service.clone()));
-    tokio::spawn(end_expired(service.clone()));
-    if service.drain.is_some() {
-        tokio::spawn(sweep_direct(service.clone()));
-    }
-    tokio::spawn(remember(service.clone()));
-    tokio::spawn(follow_root(service.clone()));
-    tokio::spawn(follow_leased_dirs(service.layer.clone()));
-    connect(service);
-    DrainEngine::start(service, &alive);
-    mapping::start(service)?;
-    let tidier = service.clone();
-    tokio::task::spawn_blocking(move || tidy(&tidier));
-    if config.shared_memory {
-        let listener = service.clone();
-        tokio::task::spawn_blocking(move || memory::poll_rings(&listener));
-    }
-    let warmer = service.clone();
-    tokio::task::spawn_blocking(move || warm(&warmer));
+    maintain(parts);
+    connect(parts);
+    parts.drain.iter().for_each(|engine| engine.start(&alive));
+    parts.mappings.start()?;
+    start_threads(parts, warmth);
 
-    stopped(&mut service.life.stopping()).await;
+    stopped(&mut parts.life.stopping()).await;
     drop(alive);
     if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
         tracing::warn!(after = ?config.times.farewell, "abandoned requests in progress");
@@ -340,37 +335,58 @@ async fn serve(
     Ok(())
 }
 
+/// Starts the tasks that keep this server's own state in order.
+fn maintain(parts: &Composition) {
+    let life = &parts.life;
+    tokio::spawn(sweep::sweep(parts.sweep.clone()));
+    tokio::spawn(end_expired(parts.keys.clone(), parts.sessions.clone(), life.clone()));
+    if parts.drain.is_some() {
+        tokio::spawn(sweep_direct(parts.direct.clone(), life.clone()));
+    }
+    tokio::spawn(remember(SecondNotes {
+        store: parts.store.clone(),
+        jobs: parts.jobs.clone(),
+        history: parts.history.clone(),
+        log: parts.log.clone(),
+        life: life.clone(),
+    }));
+    tokio::spawn(follow_root(parts.layer.clone()));
+    tokio::spawn(follow_leased_dirs(parts.layer.clone()));
+}
+
+/// Starts the threads that tidy, consume rings, and prepare memory.
+fn start_threads(parts: &Composition, warmth: Warmth) {
+    let clones = || (parts.store.clone(), parts.life.clone());
+    let (store, life) = clones();
+    tokio::task::spawn_blocking(move || tidy(&store, &life));
+    if parts.config.shared_memory {
+        let (store, life) = clones();
+        tokio::task::spawn_blocking(move || memory::poll_rings(&store, &life));
+    }
+    let (store, life) = clones();
+    tokio::task::spawn_blocking(move || warm(&store, &life, &warmth));
+}
+
 /// Starts the tasks that communicate with other servers.
-fn connect(service: &Arc<Service>) {
-    let peer_clients = service.peers.clients.all();
-    let links = Arc::new(PeerLinks {
-        own: service.config.server,
-        members: service.members.clone(),
-        store: service.store.clone(),
-        join_state: service.join_state.clone(),
-        key: service.key.clone(),
-        keys: service.keys.clone(),
-        sessions: service.sessions.clone(),
-        gossip: service.gossip.clone(),
-        life: service.life.clone(),
-        transport: service.config.transport,
-        patience: service.config.times.peer,
-    });
+fn connect(parts: &Composition) {
+    let peer_clients = parts.peers.clients.all();
     if !peer_clients.is_empty() {
-        tokio::spawn(gossip::reckon(service.clone()));
+        tokio::spawn(gossip::reckon(parts.gossip.clone()));
     }
     for (index, peer_client) in peer_clients.iter().enumerate() {
-        tokio::spawn(cluster::keep(links.clone(), peer_client.clone()));
-        tokio::spawn(gossip::converse(service.clone(), index));
+        tokio::spawn(cluster::keep(parts.links.clone(), peer_client.clone()));
+        tokio::spawn(gossip::converse(parts.gossip.clone(), index));
         if let Some(server) = peer_client.member() {
-            tokio::spawn(cluster::beat(service.clone(), server));
-            tokio::spawn(drain::converse(service.clone(), server));
+            tokio::spawn(cluster::beat(parts.leases.clone(), server));
+            if let Some(engine) = &parts.drain {
+                tokio::spawn(drain::converse(engine.clone(), server));
+            }
         }
     }
-    if !service.life.is_alone() {
-        tokio::spawn(cluster::outlive(service.clone()));
-        tokio::spawn(cluster::work(service.clone()));
-        tokio::spawn(cluster::settle_first(service.clone()));
+    if !parts.life.is_alone() {
+        tokio::spawn(cluster::outlive(parts.leases.clone()));
+        tokio::spawn(cluster::work(parts.tidy.clone()));
+        tokio::spawn(cluster::settle_first(parts.tidy.clone()));
     }
 }
 
@@ -424,12 +440,12 @@ fn origin(vouch: &Vouch) -> Origin {
 
 /// Accepts connections as far as the limits allow.
 async fn accept(
-    service: Arc<Service>,
+    connections: Arc<Connections>,
     listener: Listener,
     accept_limiters: AcceptLimiters,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
-    let (mut stopping, mut failures) = (service.life.stopping(), ErrorLimit::default());
+    let (mut stopping, mut failures) = (connections.life.stopping(), ErrorLimit::default());
     loop {
         let next = async {
             let permit = accept_limiters.all.permit().await;
@@ -458,12 +474,12 @@ async fn accept(
         };
         let origin = origin(&vouch);
         let Some(place) = accept_limiters.enter(permit, origin) else {
-            about_peer!(service.log, ?origin, "too many unauthenticated connections: closed one");
+            about_peer!(connections.log, ?origin, "too many unauthenticated connections: closed one");
             continue;
         };
-        let (service, alive) = (service.clone(), alive.clone());
+        let (connections, alive) = (connections.clone(), alive.clone());
         tokio::spawn(async move {
-            connection::serve(service, transport, vouch, place).await;
+            connection::serve(connections, transport, vouch, place).await;
             drop(alive);
         });
     }
@@ -471,12 +487,12 @@ async fn accept(
 
 /// Keeps mode and owner of the root directory equal to those of the back end's root. If the back end does not answer,
 /// the last known values stay.
-async fn follow_root(service: Arc<Service>) {
-    let (mut stopping, mut failed) = (service.life.stopping(), false);
-    while service.backing.is_some() && rested(&mut stopping, FRESH).await {
-        let follower = service.clone();
+async fn follow_root(layer: Arc<BackingLayer>) {
+    let (mut stopping, mut failed) = (layer.life.stopping(), false);
+    while layer.backing.is_some() && rested(&mut stopping, FRESH).await {
+        let follower = layer.clone();
         // On a blocking thread, so that a hanging back end delays no other task.
-        let followed = tokio::task::spawn_blocking(move || follower.layer.follow_root()).await;
+        let followed = tokio::task::spawn_blocking(move || follower.follow_root()).await;
         match followed {
             Ok(Err(error)) if !failed => {
                 failed = true;
@@ -490,19 +506,19 @@ async fn follow_root(service: Arc<Service>) {
 }
 
 /// Has files finalized that are no longer written directly.
-async fn sweep_direct(service: Arc<Service>) {
-    let mut stopping = service.life.stopping();
+async fn sweep_direct(direct: Arc<DirectIo>, life: Arc<Lifecycle>) {
+    let mut stopping = life.stopping();
     while rested(&mut stopping, Duration::from_millis(20)).await {
-        tokio::task::block_in_place(|| service.sweep_direct());
+        tokio::task::block_in_place(|| direct.sweep());
     }
 }
 
 /// Closes connections whose keys have expired, and writes the list of keys if that has failed before.
-async fn end_expired(service: Arc<Service>) {
-    let (mut stopping, mut failures) = (service.life.stopping(), ErrorLimit::default());
+async fn end_expired(keys: Arc<Keys>, sessions: Arc<Sessions>, life: Arc<Lifecycle>) {
+    let (mut stopping, mut failures) = (life.stopping(), ErrorLimit::default());
     while rested(&mut stopping, Duration::from_millis(500)).await {
-        tokio::task::block_in_place(|| service.keys.end_spent(&service.sessions));
-        if let Err(error) = tokio::task::block_in_place(|| service.keys.write())
+        tokio::task::block_in_place(|| keys.end_spent(&sessions));
+        if let Err(error) = tokio::task::block_in_place(|| keys.write())
             && let Some(held_back) = failures.allows(Instant::now())
         {
             tracing::warn!(%error, held_back, "a restart would bring revoked keys back");
@@ -510,25 +526,34 @@ async fn end_expired(service: Arc<Service>) {
     }
 }
 
+/// What is noted once a second.
+struct SecondNotes {
+    store: Arc<Store>,
+    jobs: Arc<Jobs>,
+    history: Arc<History>,
+    log: Arc<LogLimit>,
+    life: Arc<Lifecycle>,
+}
+
 /// Stores the activity of jobs once a second and logs damage.
-async fn remember(service: Arc<Service>) {
-    let mut stopping = service.life.stopping();
+async fn remember(SecondNotes { store, jobs, history, log, life }: SecondNotes) {
+    let mut stopping = life.stopping();
     let (mut logged, mut history_errors) = (0, ErrorLimit::default());
     while rested(&mut stopping, Duration::from_secs(1)).await {
-        for report in service.store.data().damage().iter().skip(logged) {
+        for report in store.data().damage().iter().skip(logged) {
             tracing::error!("{report}");
             logged += 1;
         }
-        let left_out = service.log.second();
+        let left_out = log.second();
         if left_out > 0 {
             tracing::warn!(
                 left_out,
                 "suppressed log lines about peers in the last second (limits.log_lines)"
             );
         }
-        service.jobs.second();
-        let now = service.store.data().now();
-        let note = || service.history.note(&service.jobs.all(now, &HashMap::new()), now);
+        jobs.second();
+        let now = store.data().now();
+        let note = || history.note(&jobs.all(now, &HashMap::new()), now);
         if let Err(error) = tokio::task::block_in_place(note)
             && let Some(held_back) = history_errors.allows(Instant::now())
         {
@@ -538,10 +563,10 @@ async fn remember(service: Arc<Service>) {
 }
 
 /// Keeps empty regions ready for the next burst.
-fn tidy(service: &Service) {
-    let stopping = service.life.stopping();
+fn tidy(store: &Store, life: &Lifecycle) {
+    let stopping = life.stopping();
     while !*stopping.borrow() {
-        if !service.store.data().tidy() {
+        if !store.data().tidy() {
             std::thread::sleep(TIDY);
         }
     }

@@ -8,21 +8,21 @@
 //! turns and connection epoch; the server trusts nothing in shared memory; a misbehaving client cannot stop the server
 //! from serving other queues.
 
+use crate::backing::BackingLayer;
 use crate::blocking::{Begun, failed};
 use crate::caller::Caller;
-use crate::connection::Connection;
-use crate::control::{serve_on_this_thread, serve_request};
+use crate::dispatch::RequestServer;
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
-use crate::lifecycle::rested;
+use crate::lifecycle::{Lifecycle, rested};
 use crate::peer_identity::PeerIdentity;
-use crate::service::Service;
+use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_shm::{
     Aside, Away, Core, Doorbell, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, QueueServer, Spin,
     Taken,
 };
-use forebay_store::{MAX_DOORBELLS, MAX_QUEUES};
+use forebay_store::{MAX_DOORBELLS, MAX_QUEUES, Store};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStringExt;
@@ -48,6 +48,7 @@ const WATCHED: u32 = 100;
 
 /// All queue threads of a server.
 pub(crate) struct ShmQueues {
+    parts: QueueParts,
     threads: Vec<QueueThread>,
     next: AtomicU32,
     queues: AtomicU32,
@@ -55,6 +56,17 @@ pub(crate) struct ShmQueues {
     stalled: AtomicUsize,
     /// Whether a task looks for stalled threads.
     watched: AtomicBool,
+}
+
+/// What queues use.
+pub(crate) struct QueueParts {
+    /// Whether clients on this machine may use shared memory.
+    pub(crate) enabled: bool,
+    pub(crate) store: Arc<Store>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) server: Arc<RequestServer>,
+    pub(crate) life: Arc<Lifecycle>,
 }
 
 struct QueueThread {
@@ -87,8 +99,8 @@ pub(crate) struct Queue {
     waiting: Arc<Semaphore>,
 }
 
-impl Default for ShmQueues {
-    fn default() -> ShmQueues {
+impl ShmQueues {
+    pub(crate) fn new(parts: QueueParts) -> ShmQueues {
         // Each thread may need a core of its own, and so may its clients.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (cores / 4).clamp(1, MAX_DOORBELLS as usize);
@@ -100,6 +112,7 @@ impl Default for ShmQueues {
         };
         let threads = (0..count).map(|_| thread()).collect();
         ShmQueues {
+            parts,
             threads,
             next: AtomicU32::new(0),
             queues: AtomicU32::new(0),
@@ -109,48 +122,41 @@ impl Default for ShmQueues {
     }
 }
 
-/// Opens a queue for a connection and replaces its previous one.
-pub(crate) fn open(connection: &mut Connection, caller: &Caller) -> Answer {
-    if !(connection.service.config.shared_memory && caller.local && caller.privileged) {
+impl ShmQueues {
+    /// Fails unless the caller may use shared memory.
+    pub(crate) fn check(&self, caller: &Caller) -> Result<()> {
+        if self.parts.enabled && caller.local && caller.privileged {
+            return Ok(());
+        }
         let text = "shared memory is off, or the program is not one of the service's own user on its machine";
-        return Err(Error::new(ErrorKind::Unsupported, text));
+        Err(Error::new(ErrorKind::Unsupported, text))
     }
-    if let Some(before) = connection.queue.take() {
-        before.end(&connection.service);
-    }
-    let (queue, grant) = tokio::task::block_in_place(|| {
-        connection.service.open_queue(connection.peer_identity.clone(), connection.job.clone())
-    })?;
-    connection.queue = Some(queue);
-    Ok(Reply::Queue(Box::new(grant)))
-}
 
-impl Service {
-    fn open_queue(
-        &self,
+    /// Opens a queue for a client.
+    pub(crate) fn open(
+        self: &Arc<ShmQueues>,
         peer_identity: PeerIdentity,
         job: Arc<Membership>,
     ) -> Result<(Arc<Queue>, QueueGrant)> {
-        let shm_queues = &self.shm_queues;
-        if shm_queues.queues.fetch_add(1, Ordering::AcqRel) >= MAX_QUEUES {
-            shm_queues.queues.fetch_sub(1, Ordering::AcqRel);
+        if self.queues.fetch_add(1, Ordering::AcqRel) >= MAX_QUEUES {
+            self.queues.fetch_sub(1, Ordering::AcqRel);
             return Err(Error::new(ErrorKind::Busy, format!("all {MAX_QUEUES} queues are in use")));
         }
-        let number = shm_queues.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let opened = self.make_queue(number, peer_identity, job);
         if opened.is_err() {
-            shm_queues.queues.fetch_sub(1, Ordering::AcqRel);
+            self.queues.fetch_sub(1, Ordering::AcqRel);
         }
         opened
     }
 
     fn make_queue(
-        &self,
+        self: &Arc<ShmQueues>,
         number: u32,
         peer_identity: PeerIdentity,
         job: Arc<Membership>,
     ) -> Result<(Arc<Queue>, QueueGrant)> {
-        let data = self.store.data();
+        let data = self.parts.store.data();
         let unusable =
             |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot map a queue: {error}"));
         let thread = self.queue_thread(number);
@@ -158,7 +164,7 @@ impl Service {
         let (doorbell, rings) = match &state.doorbell {
             Some(doorbell) => doorbell.clone(),
             None => {
-                let (file, path) = data.make_doorbell(number % self.shm_queues.threads.len() as u32)?;
+                let (file, path) = data.make_doorbell(number % self.threads.len() as u32)?;
                 let doorbell = (Arc::new(Doorbell::new(&file).map_err(unusable)?), path);
                 state.doorbell.insert(doorbell).clone()
             }
@@ -173,9 +179,9 @@ impl Service {
         let queue = Arc::new(Queue { number, queue_server, job, peer_identity, refused, waiting });
         state.queues = Arc::new(state.queues.iter().cloned().chain([queue.clone()]).collect());
         if !std::mem::replace(&mut state.running, true) {
-            let service = self.me().ok_or(ErrorKind::Busy)?;
+            let queues = self.clone();
             let term = thread.term.load(Ordering::Acquire);
-            tokio::task::spawn_blocking(move || service.queue_thread(number).serve_queues(&service, term));
+            tokio::task::spawn_blocking(move || queues.queue_thread(number).serve_queues(&queues, term));
         }
         let bytes = |path: PathBuf| path.into_os_string().into_vec();
         Ok((queue, QueueGrant { path: bytes(path), doorbell: bytes(rings), nonce }))
@@ -183,7 +189,7 @@ impl Service {
 
     /// The moment from which an answer may be leased; `None` if another server can change the file.
     fn leasing(&self) -> Option<(&Epochs, Moment)> {
-        let epochs = self.store.epochs().filter(|_| self.life.is_alone())?;
+        let epochs = self.parts.store.epochs().filter(|_| self.parts.life.is_alone())?;
         Some((epochs, epochs.moment()))
     }
 
@@ -191,17 +197,17 @@ impl Service {
     fn lease(&self, (epochs, since): (&Epochs, Moment), answer: &Option<Answer>) -> Option<Lease> {
         let Some(Ok(Reply::Found(attr) | Reply::Opened { attr, .. })) = answer else { return None };
         let lease = epochs.lease(since, attr.id.0)?;
-        let is_certain =
-            !self.store.data().is_filled(attr.id) && self.layer.may_lease(attr, lease).unwrap_or(false);
+        let is_certain = !self.parts.store.data().is_filled(attr.id)
+            && self.parts.layer.may_lease(attr, lease).unwrap_or(false);
         is_certain.then_some(lease)
     }
 
     /// Looks for queue threads whose request before the back end takes long, and has other threads take over their
     /// queues.
-    async fn watch_queue_threads(self: Arc<Service>) {
-        let threads = &self.shm_queues.threads;
+    async fn watch_queue_threads(self: Arc<ShmQueues>) {
+        let threads = &self.threads;
         let look = || threads.iter().map(|thread| thread.calls.load(Ordering::Acquire)).collect::<Vec<_>>();
-        let (mut stopping, mut before, mut quiet) = (self.life.stopping(), look(), 0);
+        let (mut stopping, mut before, mut quiet) = (self.parts.life.stopping(), look(), 0);
         while rested(&mut stopping, STALL).await {
             let now = look();
             quiet = if now == before && now.iter().all(|calls| calls % 2 == 0) { quiet + 1 } else { 0 };
@@ -213,7 +219,7 @@ impl Service {
                 break;
             }
         }
-        self.shm_queues.watched.store(false, Ordering::SeqCst);
+        self.watched.store(false, Ordering::SeqCst);
         // A request that began before the store has not started another task.
         if look() != before {
             self.watch();
@@ -221,32 +227,30 @@ impl Service {
     }
 
     /// Starts the task that looks for stalled queue threads, unless it runs.
-    fn watch(self: &Arc<Service>) {
-        if !self.shm_queues.watched.load(Ordering::SeqCst)
-            && !self.shm_queues.watched.swap(true, Ordering::SeqCst)
-        {
+    fn watch(self: &Arc<ShmQueues>) {
+        if !self.watched.load(Ordering::SeqCst) && !self.watched.swap(true, Ordering::SeqCst) {
             tokio::spawn(Box::pin(self.clone().watch_queue_threads()));
         }
     }
 
     /// Has another thread serve the queues of a queue thread that is busy with one request.
-    fn replace_thread(self: &Arc<Service>, number: usize, calls: u64) {
-        let thread = &self.shm_queues.threads[number];
+    fn replace_thread(self: &Arc<ShmQueues>, number: usize, calls: u64) {
+        let thread = &self.threads[number];
         let _state = thread.state.lock();
-        self.shm_queues.stalled.fetch_add(1, Ordering::AcqRel);
+        self.stalled.fetch_add(1, Ordering::AcqRel);
         let replaced = thread.calls.compare_exchange(calls, calls + 1, Ordering::AcqRel, Ordering::Acquire);
         if replaced.is_err() {
             // The request has just ended.
-            self.shm_queues.stalled.fetch_sub(1, Ordering::AcqRel);
+            self.stalled.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let (term, service) = (thread.term.fetch_add(1, Ordering::AcqRel) + 1, self.clone());
-        tokio::task::spawn_blocking(move || service.shm_queues.threads[number].serve_queues(&service, term));
+        let (term, queues) = (thread.term.fetch_add(1, Ordering::AcqRel) + 1, self.clone());
+        tokio::task::spawn_blocking(move || queues.threads[number].serve_queues(&queues, term));
     }
 
     /// The thread that serves a queue.
     fn queue_thread(&self, queue: u32) -> &QueueThread {
-        &self.shm_queues.threads[queue as usize % self.shm_queues.threads.len()]
+        &self.threads[queue as usize % self.threads.len()]
     }
 }
 
@@ -276,13 +280,13 @@ impl QueueThread {
 
     /// Begins a request that may wait for the back end; `None` if such requests have to be served elsewhere. A thread is
     /// replaced only during such a request, so its term cannot end in between.
-    fn begin_call<'a>(&'a self, term: u64, service: &'a Arc<Service>) -> Option<BackingCall<'a>> {
-        let stalled = &service.shm_queues.stalled;
+    fn begin_call<'a>(&'a self, term: u64, queues: &'a Arc<ShmQueues>) -> Option<BackingCall<'a>> {
+        let stalled = &queues.stalled;
         if stalled.load(Ordering::Acquire) > 0 || !self.is_served_by(term) {
             return None;
         }
         let started = self.calls.fetch_add(1, Ordering::AcqRel) + 1;
-        service.watch();
+        queues.watch();
         Some(BackingCall { thread: self, started, stalled })
     }
 
@@ -291,8 +295,8 @@ impl QueueThread {
     }
 
     /// Serves the queues of this thread until none is left, the server stops, or another thread takes over.
-    fn serve_queues(&self, service: &Arc<Service>, term: u64) {
-        let stopping = service.life.stopping();
+    fn serve_queues(&self, shm_queues: &Arc<ShmQueues>, term: u64) {
+        let stopping = shm_queues.parts.life.stopping();
         let (mut buffers, mut aside) = (Buffers::default(), Aside::default());
         // The core on which the last client ran.
         let mut client_core = None;
@@ -311,13 +315,13 @@ impl QueueThread {
             doorbell.iter().for_each(|doorbell| doorbell.announce_core());
             let mut idle = true;
             for queue in &*queues {
-                if self.is_served_by(term) && queue.serve(service, &mut buffers, Some((self, term))) {
+                if self.is_served_by(term) && queue.serve(shm_queues, &mut buffers, Some((self, term))) {
                     (idle, client_core) = (false, queue.queue_server.asked_from());
                 }
             }
             if !idle {
                 // The client is now busy with its answer, so there is time to tidy.
-                service.store.tidy();
+                shm_queues.parts.store.tidy();
                 continue;
             }
             let in_vain = || client_core.is_some_and(Core::is_here);
@@ -363,7 +367,7 @@ impl Queue {
     /// its term.
     fn serve(
         self: &Arc<Queue>,
-        service: &Arc<Service>,
+        shm_queues: &Arc<ShmQueues>,
         buffers: &mut Buffers,
         on: Option<(&QueueThread, u64)>,
     ) -> bool {
@@ -372,23 +376,23 @@ impl Queue {
         }
         let Some(mut peer_identity) = self.peer_identity.try_lock() else { return false };
         let Some(peer_identity) = peer_identity.as_mut() else { return false };
-        self.serve_as(service, peer_identity, buffers, on);
+        self.serve_as(shm_queues, peer_identity, buffers, on);
         true
     }
 
     /// Serves pending requests of the client.
     fn serve_as(
         self: &Arc<Queue>,
-        service: &Arc<Service>,
+        shm_queues: &Arc<ShmQueues>,
         peer_identity: &mut PeerIdentity,
         buffers: &mut Buffers,
         on: Option<(&QueueThread, u64)>,
     ) {
         let Buffers { request, reply } = buffers;
         let refused = self.queue_server.take(request, |taken, bytes| {
-            let since = service.leasing();
+            let since = shm_queues.leasing();
             // A panic in this request must not affect other queues of this thread.
-            let begun = catch_unwind(AssertUnwindSafe(|| self.begin(service, peer_identity, bytes, on)));
+            let begun = catch_unwind(AssertUnwindSafe(|| self.begin(shm_queues, peer_identity, bytes, on)));
             match begun.unwrap_or_else(|_| (0, What::Begun(Begun::Done(Some(Err(failed())))))) {
                 (_, What::UseConnection) => self.queue_server.refer(taken),
                 (_, What::Malformed) => {
@@ -396,17 +400,18 @@ impl Queue {
                     self.queue_server.give_up(taken);
                 }
                 (id, What::Begun(Begun::Done(answer))) => {
-                    let lease = since.and_then(|since| service.lease(since, &answer));
+                    let lease = since.and_then(|since| shm_queues.lease(since, &answer));
                     self.answer(taken, id, answer, lease, reply);
                 }
                 (id, What::Begun(Begun::Later(answer))) => {
                     let promise = Promise { queue: self.clone(), taken: Some(taken), id };
-                    let (service, session) = (service.clone(), peer_identity.session.clone());
+                    let (sessions, session) =
+                        (shm_queues.parts.sessions.clone(), peer_identity.session.clone());
                     // Each slot has at most one request in progress.
                     let place = self.waiting.clone().try_acquire_owned();
                     tokio::spawn(async move {
                         promise.keep(answer.await);
-                        service.sessions.leave(session);
+                        sessions.leave(session);
                         drop(place);
                     });
                 }
@@ -420,7 +425,7 @@ impl Queue {
     /// Serves a request as its connection would, or returns a future for the part that must wait.
     fn begin(
         &self,
-        service: &Arc<Service>,
+        shm_queues: &Arc<ShmQueues>,
         peer_identity: &mut PeerIdentity,
         bytes: &[u8],
         on: Option<(&QueueThread, u64)>,
@@ -431,19 +436,20 @@ impl Queue {
             (whole && header.body as usize == rest.len()).then_some((header, rest))
         });
         let Some((header, rest)) = header else { return (0, What::Malformed) };
-        self.job.request(service.store.data().now());
+        self.job.request(shm_queues.parts.store.data().now());
+        let (sessions, now) = (&shm_queues.parts.sessions, shm_queues.parts.life.age());
         let called = body::<Call>(rest)
-            .and_then(|call| Ok((peer_identity.caller(service, call.identity)?, call.request)));
+            .and_then(|call| Ok((peer_identity.caller(sessions, now, call.identity)?, call.request)));
         let what = match called {
             Err(error) => What::Begun(Begun::Done(Some(Err(error)))),
             Ok((caller, request @ Request::Close { .. })) => {
-                What::Begun(self.close(service, caller, request, on))
+                What::Begun(self.close(shm_queues, caller, request, on))
             }
             Ok((caller, request)) => {
-                let class = class(&request, service.backing.is_some());
+                let class = class(&request, shm_queues.parts.server.has_backing);
                 let is_ring = matches!(request, Request::Ring { .. });
                 match is_ring || matches!(class, Class::Usual | Class::Backing | Class::Listing) {
-                    true => What::Begun(self.serve_one(service, caller, request, on)),
+                    true => What::Begun(self.serve_one(shm_queues, caller, request, on)),
                     false => What::UseConnection,
                 }
             }
@@ -454,35 +460,35 @@ impl Queue {
     /// Serves a request, on this queue thread even if it may wait for the back end: usually it does not take long.
     fn serve_one(
         &self,
-        service: &Arc<Service>,
+        shm_queues: &Arc<ShmQueues>,
         caller: Caller,
         request: Request,
         on: Option<(&QueueThread, u64)>,
     ) -> Begun {
-        let has_backing = service.backing.is_some();
+        let has_backing = shm_queues.parts.server.has_backing;
         let waits = has_backing && class(&request, has_backing) == Class::Backing;
-        match on.filter(|_| waits).and_then(|(thread, term)| thread.begin_call(term, service)) {
-            Some(_call) => serve_on_this_thread(service, &self.job, caller, request),
-            None => serve_request(service, &self.job, caller, request),
+        match on.filter(|_| waits).and_then(|(thread, term)| thread.begin_call(term, shm_queues)) {
+            Some(_call) => shm_queues.parts.server.serve_on_this_thread(&self.job, caller, request),
+            None => shm_queues.parts.server.serve(&self.job, caller, request),
         }
     }
 
     /// Closes a file. Retries while the server is busy, because the client may not wait for the answer.
     fn close(
         &self,
-        service: &Arc<Service>,
+        shm_queues: &Arc<ShmQueues>,
         caller: Caller,
         request: Request,
         on: Option<(&QueueThread, u64)>,
     ) -> Begun {
         let (again, job) = ((caller.clone(), request.clone()), &self.job);
-        match self.serve_one(service, caller, request, on) {
+        match self.serve_one(shm_queues, caller, request, on) {
             Begun::Done(Some(Err(error))) if error.kind() == ErrorKind::Busy => {
-                let (service, job, (caller, request)) = (service.clone(), job.clone(), again);
+                let (server, job, (caller, request)) = (shm_queues.parts.server.clone(), job.clone(), again);
                 Begun::Later(Box::pin(async move {
                     loop {
                         tokio::time::sleep(NAP).await;
-                        let answer = match serve_request(&service, &job, caller.clone(), request.clone()) {
+                        let answer = match server.serve(&job, caller.clone(), request.clone()) {
                             Begun::Done(answer) => answer,
                             Begun::Later(answer) => answer.await,
                         };
@@ -531,31 +537,32 @@ impl Queue {
     }
 
     /// The connection has closed. Requests already in the queue are still executed, like those left in its socket.
-    pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
+    pub(crate) fn end(self: &Arc<Queue>, shm_queues: &Arc<ShmQueues>) {
         // A queue thread may hold the lock for as long as the back end takes, and may have missed the last requests.
         let was_open = tokio::task::block_in_place(|| {
             let mut peer_identity = self.peer_identity.lock();
-            if let Some(peer_identity) = peer_identity.as_mut().filter(|_| !*service.life.stopping().borrow())
+            if let Some(peer_identity) =
+                peer_identity.as_mut().filter(|_| !*shm_queues.parts.life.stopping().borrow())
             {
-                self.serve_as(service, peer_identity, &mut Buffers::default(), None);
+                self.serve_as(shm_queues, peer_identity, &mut Buffers::default(), None);
             }
             peer_identity.take().is_some()
         });
         if !was_open {
             return;
         }
-        let thread = service.queue_thread(self.number);
+        let thread = shm_queues.queue_thread(self.number);
         {
             let mut state = thread.state.lock();
             let others = state.queues.iter().filter(|queue| queue.number != self.number).cloned();
             state.queues = Arc::new(others.collect());
         }
-        service.shm_queues.queues.fetch_sub(1, Ordering::AcqRel);
+        shm_queues.queues.fetch_sub(1, Ordering::AcqRel);
         let refused = self.refused.load(Ordering::Relaxed);
         if refused > 0 {
             tracing::warn!(refused, "skipped malformed requests in a queue");
         }
-        if let Err(error) = service.store.data().remove_queue(self.number) {
+        if let Err(error) = shm_queues.parts.store.data().remove_queue(self.number) {
             tracing::warn!(%error, "could not remove the file of a queue; the next start removes it");
         }
     }

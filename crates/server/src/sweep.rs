@@ -5,8 +5,11 @@
 //! previous round, which leaves one period to read the sockets; a round that is late ends no session and gives every
 //! client a fresh session period.
 
-use crate::lifecycle::rested;
-use crate::service::Service;
+use crate::lifecycle::{Lifecycle, rested};
+use crate::orphans::OrphanGrace;
+use crate::session::Sessions;
+use crate::tokens::OpenTokens;
+use forebay_store::Store;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,18 +57,30 @@ impl Rounds {
     }
 }
 
+/// What a sweep ends, and the clock by which it does.
+#[derive(Clone)]
+pub(crate) struct Sweep {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) tokens: Arc<OpenTokens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) life: Arc<Lifecycle>,
+    /// How long a client may be silent.
+    pub(crate) silence: Duration,
+}
+
 /// Sweeps until the server stops.
-pub(crate) async fn sweep(service: Arc<Service>) {
-    let silence = service.config.times.session;
-    let (mut in_grace, mut stopping) = (true, service.life.stopping());
-    let mut rounds = Rounds::new(silence, service.life.age());
+pub(crate) async fn sweep(parts: Sweep) {
+    let Sweep { sessions, tokens, grace, store, life, silence } = parts;
+    let (mut in_grace, mut stopping) = (true, life.stopping());
+    let mut rounds = Rounds::new(silence, life.age());
     while rested(&mut stopping, rounds.period()).await {
-        follow_clock(&service);
+        follow_clock(&store);
         // Read once: a stop between two looks at the clock would count as the clients' silence.
-        let now = service.life.age();
-        match rounds.next(now, service.life.serves()) {
+        let now = life.age();
+        match rounds.next(now, life.serves()) {
             Round::Late(gap) => {
-                service.sessions.renew(now);
+                sessions.renew(now);
                 tracing::warn!(
                     ?gap,
                     "the server process was paused: every client gets a fresh session period"
@@ -74,10 +89,10 @@ pub(crate) async fn sweep(service: Arc<Service>) {
             Round::Judge { as_of, grace_ends } => {
                 if in_grace && grace_ends {
                     in_grace = false;
-                    tokio::task::block_in_place(|| service.grace.end());
-                    service.tokens.end_of_grace();
+                    tokio::task::block_in_place(|| grace.end());
+                    tokens.end_of_grace();
                 }
-                let ended = tokio::task::block_in_place(|| service.sessions.expire(as_of, silence));
+                let ended = tokio::task::block_in_place(|| sessions.expire(as_of, silence));
                 if ended > 0 {
                     tracing::info!(ended, "ended sessions of silent clients and closed their files");
                 }
@@ -87,8 +102,8 @@ pub(crate) async fn sweep(service: Arc<Service>) {
 }
 
 /// Has times be those of the machine's clock again where that was set, such as by the first word of a time server.
-fn follow_clock(service: &Service) {
-    match tokio::task::block_in_place(|| service.store.data().follow_clock()) {
+fn follow_clock(store: &Store) {
+    match tokio::task::block_in_place(|| store.data().follow_clock()) {
         Ok(false) => {}
         Ok(true) => tracing::warn!("the machine's clock was set: files that change from now on get its time"),
         Err(error) => tracing::warn!(%error, "the machine's clock was set, and that could not be noted"),

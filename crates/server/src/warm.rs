@@ -1,7 +1,8 @@
 //! Prepares the memory of the regions for the first burst while the server already serves clients: at low priority, and
 //! while clients write only on processors that they do not need.
 
-use crate::service::Service;
+use crate::lifecycle::Lifecycle;
+use forebay_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -26,23 +27,23 @@ impl Warmth {
 }
 
 /// Returns when all regions are prepared or the server stops.
-pub(crate) fn warm(service: &Service) {
+pub(crate) fn warm(store: &Store, life: &Lifecycle, warmth: &Warmth) {
     std::thread::scope(|scope| {
         let thread = Builder::new().name("forebay-warm".to_owned());
         // On a separate thread, because lowering the priority cannot be undone.
         let given_way = thread.spawn_scoped(scope, || {
             // If this fails, the thread merely competes with others.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-            touch(service);
+            touch(store, life, warmth);
         });
         if given_way.is_err() {
-            touch(service);
+            touch(store, life, warmth);
         }
     });
 }
 
-fn touch(service: &Service) {
-    let (begin, stopping, data) = (Instant::now(), service.life.stopping(), service.store.data());
+fn touch(store: &Store, life: &Lifecycle, warmth: &Warmth) {
+    let (begin, stopping, data) = (Instant::now(), life.stopping(), store.data());
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let pause = || {
         while !*stopping.borrow() && data.writing_clients() * PROCESSORS >= processors {
@@ -55,7 +56,7 @@ fn touch(service: &Service) {
         return;
     }
     if !*stopping.borrow() {
-        service.warmth.0.store(true, Ordering::Release);
+        warmth.0.store(true, Ordering::Release);
         tracing::debug!(took = ?begin.elapsed(), "prefaulted the regions");
     }
 }

@@ -1,13 +1,9 @@
-//! The layers of the server: a file uses its own layer and those below it. What does not yet is listed, and the list
-//! may only shrink.
-
-mod exceptions;
+//! The layers of the server: a file uses its own layer and those below it, whichever way a path says it.
 
 use super::Finding;
 use crate::rust;
 use crate::tree::Tree;
-use exceptions::EXCEPTIONS;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 const SOURCE: &str = "crates/server/src/";
 
@@ -18,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "config",
             "direct/settings",
+            "drain/alpha",
             "drain/settings",
             "error_limit",
             "history",
@@ -30,12 +27,13 @@ const LAYERS: &[(&str, &[&str])] = &[
             "per_user",
             "privileges",
             "rows",
+            "warm",
             "working",
         ],
     ),
     ("sched", &["device", "jobs", "pace", "policy_store", "turns", "virtual_time"]),
     ("conn", &["answers", "connector", "framing", "peer", "transport"]),
-    ("session", &["connection_epoch", "keys", "opens", "orphans", "session", "tokens"]),
+    ("session", &["connection_epoch", "keys", "opens", "orphans", "session", "sweep", "tokens"]),
     (
         "peers",
         &[
@@ -50,44 +48,29 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("striped", &["cluster/rebuild", "cluster/reshape", "cluster/striped"]),
     ("writers", &["writers"]),
-    ("backing", &["backing"]),
+    ("backing", &["backing", "reaper"]),
     ("drain", &["drain"]),
     ("direct", &["direct"]),
-    (
-        "request",
-        &["blocking", "caller", "cluster", "handle", "listing", "mapping", "memory", "peer_identity"],
-    ),
+    ("caller", &["caller", "cluster/outcome", "peer_identity"]),
+    ("cluster", &["cluster"]),
+    ("request", &["handle"]),
+    ("dispatch", &["blocking", "dispatch", "listing", "mapping", "memory"]),
     ("net", &["accept_limiter", "connection", "control", "data", "handshake", "shm_queue"]),
-    ("root", &["lib", "run", "service", "sweep", "warm"]),
+    ("root", &["compose", "lib", "run"]),
 ];
-
-/// What all parts of the server share. Its methods and fields count for the files that define them.
-const SHARED: &str = "Service";
-const SHARED_IN: &str = "service";
 
 /// A file, and another one whose items it uses.
 type Edge = (String, String);
 
-/// A name, and whether it is a method.
-type Member<'a> = (&'a str, bool);
-
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    judge(tree, EXCEPTIONS)
-}
-
-fn judge(tree: &Tree, exceptions: &[(&str, &[&str])]) -> Vec<Finding> {
     let sources = Sources::read(tree);
     let mut findings = Vec::new();
     for file in sources.files.keys().filter(|file| layer(file).is_none()) {
         findings.push(Finding::wrong(place(file), "belongs to no layer of the server: add it to LAYERS"));
     }
-    let mut unused: BTreeSet<Edge> = exceptions
-        .iter()
-        .flat_map(|(from, list)| list.iter().map(|to| ((*from).to_owned(), (*to).to_owned())))
-        .collect();
     for ((from, to), line) in sources.edges() {
         let (Some(low), Some(high)) = (layer(&from), layer(&to)) else { continue };
-        if low < high && !unused.remove(&(from.clone(), to.clone())) {
+        if low < high {
             let what = format!(
                 "uses {}, but {} lies below {}: return a value, or move what both need down",
                 place(&to),
@@ -96,10 +79,6 @@ fn judge(tree: &Tree, exceptions: &[(&str, &[&str])]) -> Vec<Finding> {
             );
             findings.push(Finding::wrong(format!("{}:{line}", place(&from)), what));
         }
-    }
-    for (from, to) in unused {
-        let what = format!("no longer uses {}: take it off the exceptions", place(&to));
-        findings.push(Finding::wrong(place(&from), what));
     }
     findings
 }
@@ -132,15 +111,13 @@ impl Sources {
 
     /// All uses of another file, with the first line of each.
     fn edges(&self) -> BTreeMap<Edge, usize> {
-        let members = self.members();
         let mut edges = BTreeMap::new();
         for (file, code) in &self.files {
-            let paths = paths(code, "crate::").into_iter();
-            let used = paths.filter_map(|(line, path)| Some((line, self.file_of(&path)?)));
-            let shared = members_used(code).into_iter().flat_map(|(line, member)| {
-                members.get(&member).into_iter().flatten().map(move |to| (line, to.clone()))
-            });
-            for (line, to) in used.chain(shared).filter(|(_, to)| to != file) {
+            let absolute = paths(code, "crate::").into_iter();
+            let relative = paths(code, "super::").into_iter();
+            let relative = relative.map(|(line, path)| (line, above(file, &path, is_inline(code, line))));
+            let used = absolute.chain(relative).filter_map(|(line, path)| Some((line, self.file_of(&path)?)));
+            for (line, to) in used.filter(|(_, to)| to != file) {
                 edges.entry((file.clone(), to)).or_insert(line);
             }
         }
@@ -174,34 +151,21 @@ impl Sources {
         }
         Some(root)
     }
+}
 
-    /// The methods and fields of the shared type, and the files that they come from.
-    fn members(&self) -> BTreeMap<Member<'_>, BTreeSet<String>> {
-        let mut members: BTreeMap<Member<'_>, BTreeSet<String>> = BTreeMap::new();
-        for (file, code) in &self.files {
-            for block in blocks(code, &format!("impl {SHARED} {{")) {
-                let signatures = block.split("\n    ").filter(|line| !line.starts_with(' '));
-                for (_, rest) in signatures.filter_map(|line| line.split_once("fn ")) {
-                    members.entry((word(rest), true)).or_default().insert(file.clone());
-                }
-            }
-        }
-        let Some(code) = self.files.get(SHARED_IN) else { return members };
-        let imports = paths(code, "crate::");
-        for block in blocks(code, &format!("struct {SHARED} {{")) {
-            for (name, kind) in block.lines().filter_map(|line| line.split_once(": ")) {
-                let types = kind.split(|c: char| !is_word(c)).filter(|name| !name.is_empty());
-                let defined = types.filter_map(|kind| {
-                    let (_, path) =
-                        imports.iter().find(|(_, path)| path.last().is_some_and(|last| last == kind))?;
-                    self.file_of(path)
-                });
-                let name = name.rsplit(' ').next().unwrap_or(name);
-                members.entry((name, false)).or_default().extend(defined);
-            }
-        }
-        members
-    }
+/// A path that follows `super::` in a file, from `crate` on. In a module inside the file, `super` is the file.
+fn above(file: &str, path: &[String], inline: bool) -> Vec<String> {
+    let supers = path.iter().take_while(|name| *name == "super").count();
+    let modules: Vec<String> =
+        file.strip_suffix("/mod").unwrap_or(file).split('/').map(str::to_owned).collect();
+    let kept = modules.len().saturating_sub(supers + usize::from(!inline));
+    [&modules[..kept], &path[supers..]].concat()
+}
+
+/// Whether a line lies in a module inside its file.
+fn is_inline(code: &str, line: usize) -> bool {
+    let margin = code.lines().take(line).filter(|text| !text.is_empty() && !text.starts_with(' '));
+    margin.last().is_some_and(|text| text.ends_with('{') && text.split(' ').any(|word| word == "mod"))
 }
 
 /// The code up to its module of tests.
@@ -213,15 +177,6 @@ fn without_tests(code: &str) -> String {
         line.contains("mod ") && line.ends_with('{')
     });
     modules.next().map_or(code, |(at, _)| &code[..at]).to_owned()
-}
-
-/// The members of the shared type that a file uses, by line.
-fn members_used<'a>(code: &'a str) -> Vec<(usize, Member<'a>)> {
-    let own = blocks(code, &format!("impl {SHARED} {{")).into_iter().flat_map(|block| after(block, "self"));
-    let all = after(code, "service").into_iter().chain(own);
-    let members = all.filter_map(|rest| Some(rest.trim_start().strip_prefix('.')?.trim_start()));
-    let member = |rest: &'a str| (word(rest), rest[word(rest).len()..].starts_with('('));
-    members.map(|rest| (line_of(code, rest), member(rest))).collect()
 }
 
 /// The paths that follow `start`, without it, by line: two for `start{a, b::c}`.
@@ -267,27 +222,18 @@ fn expand(
 
 /// What follows each place where `mark` stands as a whole word.
 fn after<'a>(code: &'a str, mark: &str) -> Vec<&'a str> {
-    let starts = code.match_indices(mark).filter(|(at, _)| !code[..*at].ends_with(is_word));
+    // `super::` in the middle of a path is a part of what follows the first one.
+    let begins = |at: usize| !code[..at].ends_with(is_word) && !code[..at].ends_with("::");
+    let starts = code.match_indices(mark).filter(|(at, _)| begins(*at));
     starts
         .map(|(at, _)| &code[at + mark.len()..])
         .filter(|rest| mark.ends_with(':') || !rest.starts_with(is_word))
         .collect()
 }
 
-/// The blocks at the left margin that begin with `head`.
-fn blocks<'a>(code: &'a str, head: &str) -> Vec<&'a str> {
-    code.match_indices(head)
-        .map(|(at, _)| &code[at..at + code[at..].find("\n}").unwrap_or(code.len() - at)])
-        .collect()
-}
-
 /// The line of `part`, which is a part of `code`.
 fn line_of(code: &str, part: &str) -> usize {
     code[..part.as_ptr() as usize - code.as_ptr() as usize].matches('\n').count() + 1
-}
-
-fn word(text: &str) -> &str {
-    text.split(|c: char| !is_word(c)).next().unwrap_or_default()
 }
 
 fn is_word(c: char) -> bool {
@@ -299,10 +245,10 @@ mod tests {
     use super::*;
 
     /// What is found in files of the server.
-    fn findings(files: &[(&str, &str)], exceptions: &[(&str, &[&str])]) -> Vec<String> {
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(file, text)| (place(file), *text)).collect();
         let files: Vec<_> = files.iter().map(|(file, text)| (file.as_str(), *text)).collect();
-        let found = judge(&Tree::of(&files), exceptions).into_iter();
+        let found = check(&Tree::of(&files)).into_iter();
         found.map(|finding| format!("{} {}", &finding.place[SOURCE.len()..], &finding.what[..9])).collect()
     }
 
@@ -322,10 +268,10 @@ mod tests {
                 ("drain/worker", ""),
                 ("config", ""),
             ];
-            assert_eq!(!findings(&files, &[]).is_empty(), found, "{low}");
+            assert_eq!(!findings(&files).is_empty(), found, "{low}");
         }
         let files = [("drain/mod", "use crate::turns::Turns;"), ("turns", "")];
-        assert!(findings(&files, &[]).is_empty(), "downwards all are free");
+        assert!(findings(&files).is_empty(), "downwards all are free");
     }
 
     #[test]
@@ -335,42 +281,45 @@ mod tests {
             "mod peers;\nmod outcome;\npub(crate) use outcome::{Blocked, Outcome};\npub(crate) use peers::keep;",
         );
         let files = |text| [root, ("cluster/peers", ""), ("cluster/outcome", ""), ("backing/mod", text)];
-        assert!(findings(&files("use crate::cluster::keep;"), &[]).is_empty());
-        assert_eq!(findings(&files("\nuse crate::cluster::Blocked;"), &[]), ["backing/mod.rs:2 uses crat"]);
+        assert!(findings(&files("use crate::cluster::keep;")).is_empty());
+        assert_eq!(findings(&files("\nuse crate::cluster::Blocked;")), ["backing/mod.rs:2 uses crat"]);
     }
 
     #[test]
-    fn member_of_the_shared_type_counts_for_the_file_that_it_comes_from() {
-        let shared = (
-            "service",
-            "use crate::drain::Engine;\npub(crate) struct Service {\n    pub(crate) drain: Option<Engine>,\n}",
-        );
-        let engine = (
-            "drain/mod",
-            "struct Engine;\nimpl Service {\n    pub(crate) async fn flush(&self) {\n        x()\n    }\n}",
-        );
-        let files = |text| [shared, engine, ("backing/mod", text)];
-        for (text, found) in [
-            ("fn f(service: &S) { service.flush() }", true),
-            ("fn f(service: &S) { service\n    .drain }", true),
-            ("impl Service {\n    fn f(&self) { self.flush() }\n}", true),
-            ("impl Other {\n    fn f(&self) { self.flush() }\n}", false),
-            ("fn f(service: &S) { service.other() }", false),
+    fn relative_path_to_an_upper_layer_is_found() {
+        for (low, found) in [
+            ("use super::lost::Search;", true),
+            ("use super::super::drain::Worker;", true),
+            ("fn f() { super::lost::f() }", true),
+            ("use super::{peers::Peers, lost::Search};", true),
+            ("use super::Search;", true),
+            ("use super::peers::Peers;", false),
+            ("pub(super) fn f() {}", false),
+            ("mod inner {\n    use super::Search;\n}", false),
+            ("mod inner {\n    use super::super::Search;\n}", true),
         ] {
-            assert_eq!(!findings(&files(text), &[]).is_empty(), found, "{text}");
+            let files = [
+                ("cluster/leases", low),
+                ("cluster/mod", "mod lost;\nmod leases;\npub(crate) use lost::Search;"),
+                ("cluster/lost/mod", ""),
+                ("cluster/peers", ""),
+                ("drain/worker", ""),
+                ("drain/mod", "pub(crate) use worker::Worker;"),
+            ];
+            assert_eq!(!findings(&files).is_empty(), found, "{low}");
         }
     }
 
     #[test]
-    fn exceptions_may_only_shrink() {
-        let files = [("turns", "use crate::drain::Worker;"), ("drain/mod", "")];
-        assert!(findings(&files, &[("turns", &["drain/mod"])]).is_empty());
-        assert_eq!(findings(&files, &[("turns", &["drain/mod", "direct/mod"])]), ["turns.rs no longer"]);
-        assert_eq!(findings(&[("turns", "")], &[("turns", &["drain/mod"])]), ["turns.rs no longer"]);
+    fn use_of_the_top_layer_is_found_in_every_other() {
+        let files = |low| [(low, "use crate::run::start;"), ("run", "")];
+        for (_, paths) in &LAYERS[..LAYERS.len() - 1] {
+            assert_eq!(findings(&files(paths[0])).len(), 1, "{}", paths[0]);
+        }
     }
 
     #[test]
     fn file_without_a_layer_is_found() {
-        assert_eq!(findings(&[("novel", "")], &[]), ["novel.rs belongs t"]);
+        assert_eq!(findings(&[("novel", "")]), ["novel.rs belongs t"]);
     }
 }

@@ -1,9 +1,10 @@
-//! Recovers holders of striped files that lost their part with an earlier store, from the back end.
+//! Recovers holders of striped files that lost their part with an earlier store, from the back end; and forgets parts that
+//! vanished there.
 
-use super::BackingLayer;
+use super::{Backing, BackingLayer, missing_in_backing};
 use crate::file_homes::is_striped;
-use forebay_model::{FileId, Incarnation, Result, ServerId};
-use forebay_store::Body;
+use forebay_model::{FileId, Incarnation, Layout, Result, ServerId, Span};
+use forebay_store::{Batch, Body};
 use forebay_wire::PeerRequest;
 use std::sync::Arc;
 
@@ -36,5 +37,25 @@ impl BackingLayer {
             self.store.names().note_incarnation(file, server, incarnation)?;
         }
         Ok(())
+    }
+
+    /// Forgets that this server's part of a file was in the back end, or with `ask` only checks whether it could. The
+    /// caller has suspended writes.
+    pub(crate) fn forget_part(&self, file: FileId, layout: &Layout, ask: bool) -> Result<()> {
+        let data = self.store.data();
+        let counts = |span: Span| layout.pieces(span).any(|(server, _)| server == self.own);
+        let mut batch = Batch::default();
+        let ours = self.backing.as_ref().filter(|_| !ask && self.homes.is_authority(file));
+        if ours.is_some() {
+            Backing::forget(file, &mut batch);
+        }
+        let forgotten = match ask {
+            true => data.is_here(file, counts)?,
+            false => data.forget_backing(file, batch, counts)?,
+        };
+        if let Some(backing) = ours.filter(|_| forgotten) {
+            backing.drop_mark(file);
+        }
+        if forgotten { Ok(()) } else { Err(missing_in_backing(file)) }
     }
 }

@@ -1,20 +1,54 @@
 //! Answers requests of other servers. Nothing in this file waits for another server, except requests about names.
 
 use super::append::Writer;
-use super::{Blocked, nonsense};
+use super::{
+    Blocked, DirLeases, JoinState, LocalBytes, LossSearch, StripedFiles, Transactions, Vouching, nonsense,
+};
+use crate::backing::BackingLayer;
 use crate::caller::Caller;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::service::Service;
-use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
-use forebay_store::{Batch, NameReply, NameRequest, Verdict};
+use crate::drain::{DrainEngine, never_drained};
+use crate::file_homes::FileHomes;
+use crate::keys::Keys;
+use crate::members::Membership;
+use crate::opens::Opens;
+use crate::orphans::OrphanGrace;
+use crate::session::Sessions;
+use crate::writers::Writers;
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
+use forebay_store::{NameReply, NameRequest, Store, Verdict};
 use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
-impl Service {
+/// Answers to other servers.
+pub(crate) struct PeerAnswers {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) members: Arc<dyn Membership>,
+    pub(crate) join_state: Arc<JoinState>,
+    pub(crate) leases: Arc<DirLeases>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) striped: Arc<StripedFiles>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) local: Arc<LocalBytes>,
+    pub(crate) transactions: Arc<Transactions>,
+    pub(crate) vouching: Arc<Vouching>,
+    pub(crate) losses: Arc<LossSearch>,
+    /// When the server started, by the store's clock.
+    pub(crate) began: Stamp,
+}
+
+impl PeerAnswers {
     /// Another server introduces itself.
     pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
         caller.demand("act as a server of this service")?;
-        let (own, members) = (self.config.server, self.members.members());
+        let (own, members) = (self.own, self.members.members());
         if meeting.members != *members {
             let text = format!(
                 "the lists of servers differ: server {own} has [{members}], server {} has [{}]: give all the same list",
@@ -39,7 +73,7 @@ impl Service {
     /// The store of another server is lost: it may come with a new one.
     pub(crate) fn replace_server(&self, caller: &Caller, server: ServerId) -> Answer {
         caller.demand("replace a server of this service")?;
-        if server == self.config.server || !self.members.members().contains(server) {
+        if server == self.own || !self.members.members().contains(server) {
             let text =
                 format!("server {server} is not another server of this service ({})", self.members.members());
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -55,7 +89,7 @@ impl Service {
             PeerRequest::Meet(_) => Err(nonsense(request).into()),
             PeerRequest::Beat => {
                 self.homes.demand_joined()?;
-                let lapses = self.leases.answer(from)?;
+                let lapses = self.leases.table.answer(from)?;
                 Ok(PeerReply::Alive { life: self.began.0 + lapses })
             }
             PeerRequest::Keys { keys } => {
@@ -84,18 +118,17 @@ impl Service {
                 Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
             }
             PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
-                true => self.vouch(from, token).map(PeerReply::Vouched),
+                true => self.vouching.vouch(from, token).map(PeerReply::Vouched),
                 false => Err(Blocked::Names(forebay_store::Obstacle::Several)),
             },
             PeerRequest::Facts { file, closed } => {
                 if *closed {
-                    self.sessions.purge(*file);
-                    self.demand_idle(*file)?;
+                    self.local.demand_closed(*file)?;
                 }
                 Ok(PeerReply::Facts(self.homes.held(*file)?))
             }
             PeerRequest::Forget { file } => {
-                self.forget_local(*file)?;
+                self.local.forget(*file)?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::DropSetId { file } => {
@@ -104,7 +137,7 @@ impl Service {
             }
             PeerRequest::Remains { of } => {
                 self.homes.demand_joined()?;
-                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(from, of))?))
+                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.losses.remains(from, of))?))
             }
             PeerRequest::HasSetId { file } => {
                 self.opens.has_set_id(*file);
@@ -116,21 +149,24 @@ impl Service {
                 Ok(PeerReply::Backing { place })
             }
             PeerRequest::Drained { file } => {
-                self.part_drained(from, *file);
+                self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
                 Ok(PeerReply::Done)
             }
             PeerRequest::Arbitrate { heard, fill, wanted, written } => {
-                Ok(self.arbitrate(from, (*heard, *fill), wanted, written)?)
+                Ok(self.engine()?.arbitrate(from, (*heard, *fill), wanted, written))
             }
             PeerRequest::Granted => {
-                self.request_grants(from);
+                self.drain.iter().for_each(|engine| engine.request_grants(from));
                 Ok(PeerReply::Done)
             }
             PeerRequest::Order { order, ask } => {
-                self.set_order_here(order, *ask)?;
+                self.drain.iter().try_for_each(|engine| engine.set_order(order, *ask))?;
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Undrained { files, before, drain } => Ok(self.undrained(files, *before, *drain)),
+            PeerRequest::Undrained { files, before, drain } => Ok(match &self.drain {
+                Some(engine) => engine.undrained(files, *before, *drain),
+                None => never_drained(self.store.data(), files, *before),
+            }),
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }
@@ -138,15 +174,6 @@ impl Service {
                 Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
             }
         }
-    }
-
-    /// Deletes this server's bytes of a file that was removed, or was lost with the store of its authority.
-    pub(super) fn forget_local(&self, file: FileId) -> Result<()> {
-        self.sessions.purge(file);
-        self.demand_idle(file)?;
-        self.store.reshapes().delete(self.store.data(), file, Batch::default())?;
-        self.writers.drop_direct(file);
-        Ok(())
     }
 
     /// Answers requests about the bytes of a striped file.
@@ -177,7 +204,7 @@ impl Service {
                 if lost_below > 0 {
                     data.lose(file, lost_below)?;
                 }
-                self.put_local(&Writer { file, uid, job }, offset, bytes)?;
+                Writer { file, uid, job }.put(data, offset, bytes)?;
             }
             _ => return Err(nonsense(request)),
         }
@@ -211,14 +238,14 @@ impl Service {
             return Err(nonsense(request));
         };
         self.demand_authority(from, file)?;
-        let _suspended = self.be_still(file)?;
+        let _suspended = self.drain.as_ref().map(|engine| engine.be_still(file)).transpose()?;
         let _pass = connection_epoch.pass()?;
         match request {
             PeerRequest::Level { file, layout, place, size, lost_below } => {
-                self.match_part((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
+                self.engine()?.match_part((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
             }
             PeerRequest::Vanished { file, layout, ask } => {
-                self.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
+                self.layer.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
             }
             PeerRequest::Anew { file, size } => {
                 self.striped.adopt_version(*file, *size).map(|()| PeerReply::Done)
@@ -229,7 +256,7 @@ impl Service {
 
     /// Answers a request that has to wait.
     pub(crate) async fn answer_later(
-        self: Arc<Service>,
+        &self,
         from: ServerId,
         connection_epoch: &Arc<ConnectionEpoch>,
         request: PeerRequest,
@@ -237,12 +264,13 @@ impl Service {
         self.homes.demand_joined()?;
         let reply = match &request {
             PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
-                let told: NameReply = self.answer_names(from, &NameRequest::decode(ask)?).await?;
+                let told: NameReply =
+                    self.transactions.answer_names(from, &NameRequest::decode(ask)?).await?;
                 PeerReply::Names { told: told.encode() }
             }
-            PeerRequest::Bear { file, size } => {
-                PeerReply::BackingFile { backing_file: self.create_striped(from, *file, *size).await? }
-            }
+            PeerRequest::Bear { file, size } => PeerReply::BackingFile {
+                backing_file: self.engine()?.create_striped(from, *file, *size).await?,
+            },
             PeerRequest::Fetch { file, place, spans, turn } => {
                 let brought =
                     tokio::task::block_in_place(|| self.layer.fetch_here(*file, place, spans, *turn))?;
@@ -251,7 +279,7 @@ impl Service {
             PeerRequest::Vouch { token } => {
                 let _order = self.striped.order(token.file).lock().await;
                 self.layer.recover_from_backing(token.file).await?;
-                match self.vouch(from, token) {
+                match self.vouching.vouch(from, token) {
                     Ok(vouched) => PeerReply::Vouched(vouched),
                     Err(Blocked::Failed(error)) => return Err(error),
                     Err(_) => return Err(nonsense(&request)),
@@ -262,13 +290,8 @@ impl Service {
         Ok(Reply::Peer(Box::new(reply)))
     }
 
-    /// Fails while a client uses a file's bytes.
-    fn demand_idle(&self, file: FileId) -> Result<()> {
-        match self.opens.is_held(file) {
-            true => {
-                Err(Error::new(ErrorKind::Busy, format!("file {file} is in use on this server: try again")))
-            }
-            false => Ok(()),
-        }
+    fn engine(&self) -> Result<&Arc<DrainEngine>> {
+        let text = "this server has no back end";
+        self.drain.as_ref().ok_or_else(|| Error::new(ErrorKind::Unsupported, text))
     }
 }

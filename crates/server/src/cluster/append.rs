@@ -4,11 +4,13 @@
 //! at its end piece by piece, in order. A crash in between leaves a prefix of the appended bytes or nothing, as on a
 //! local file system, and never a hole.
 
-use super::Undone;
+use super::{Peers, StripedFiles, Undone};
+use crate::backing::BackingLayer;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::service::Service;
+use crate::drain::BufferSpace;
+use crate::file_homes::FileHomes;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Layout, Result, ServerId, Span, Uid};
-use forebay_store::{Filled, MAX_FILE, Place};
+use forebay_store::{Data, Filled, MAX_FILE, Place, Store};
 use forebay_wire::{MAX_PUT, PeerRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,11 +45,41 @@ impl<T: Into<Undone>> From<T> for Halt {
     }
 }
 
-impl Service {
+impl Writer {
+    /// Writes into the store of this server.
+    pub(super) fn put(&self, data: &Data, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (mut parts, mut left) = (Vec::new(), bytes);
+        while !left.is_empty() {
+            let len = u32::try_from(left.len()).map_err(|_| Error::from(ErrorKind::TooLarge))?;
+            let mut grant = data.reserve(self.uid, self.file, len)?;
+            let (now, later) = left.split_at(left.len().min(grant.len() as usize));
+            grant.as_mut_slice()[..now.len()].copy_from_slice(now);
+            parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });
+            left = later;
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        data.commit(self.file, Place::At(offset), parts, self.job).map(drop)
+    }
+}
+
+/// Appends to files of this authority that lie on several servers.
+pub(crate) struct Appends {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) striped: Arc<StripedFiles>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) space: Arc<BufferSpace>,
+}
+
+impl Appends {
     /// Appends to a file of this authority, and returns the offset. Waits while a buffer is full; meanwhile no other
     /// client appends or truncates, and the drain continues.
-    pub(crate) async fn append_shared(
-        self: &Arc<Service>,
+    pub(crate) async fn append(
+        &self,
         connection_epoch: &Arc<ConnectionEpoch>,
         writer: &Writer,
         layout: &Layout,
@@ -87,7 +119,7 @@ impl Service {
 
     /// Writes the missing pieces. The caller holds the file's end and order locks.
     async fn append_missing(
-        self: &Arc<Service>,
+        &self,
         writer: &Writer,
         layout: &Layout,
         bytes: &[u8],
@@ -102,10 +134,10 @@ impl Service {
             match self.put_at(server, writer, span.start, piece).await {
                 Ok(()) => progress.done += span.len(),
                 // The append must not be retried: a part is written, or may be.
-                Err(error) if is_unsure(&error) && (progress.done > 0 || server != self.config.server) => {
+                Err(error) if is_unsure(&error) && (progress.done > 0 || server != self.own) => {
                     return Err(Halt::Undone(Undone::Unknown));
                 }
-                Err(error) if error.kind() == ErrorKind::NoSpace && self.drain.is_some() => {
+                Err(error) if error.kind() == ErrorKind::NoSpace && self.space.is_drained() => {
                     return Err(Halt::Full(server, error));
                 }
                 Err(error) => return Err(error.into()),
@@ -126,24 +158,18 @@ impl Service {
             let text = format!("the buffer of server {server} is full: retry");
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        if server != self.config.server {
+        if server != self.own {
             tokio::time::sleep(POLL).await;
             return Ok(());
         }
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         let look = || self.store.data().reserve(writer.uid, writer.file, len).map(|grant| ((), grant.len()));
-        self.wait_for_space(writer.job, || {}, look).await
+        self.space.wait_for_space(writer.job, || {}, look).await
     }
 
-    async fn put_at(
-        self: &Arc<Service>,
-        server: ServerId,
-        writer: &Writer,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<()> {
-        match server == self.config.server {
-            true => tokio::task::block_in_place(|| self.put_local(writer, offset, bytes)),
+    async fn put_at(&self, server: ServerId, writer: &Writer, offset: u64, bytes: &[u8]) -> Result<()> {
+        match server == self.own {
+            true => tokio::task::block_in_place(|| writer.put(self.store.data(), offset, bytes)),
             false => self.put_remote(server, writer, offset, bytes).await,
         }
     }
@@ -154,23 +180,6 @@ impl Service {
         self.homes.note_extent(file, |extent| extent.size_pending = true)?;
         let put = PeerRequest::Put { file, uid, job, offset, lost_below, bytes: bytes.to_vec() };
         self.peers.ask(server, put).await.map(drop)
-    }
-
-    /// Writes into the store of this server.
-    pub(super) fn put_local(&self, writer: &Writer, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (data, mut parts, mut left) = (self.store.data(), Vec::new(), bytes);
-        while !left.is_empty() {
-            let len = u32::try_from(left.len()).map_err(|_| Error::from(ErrorKind::TooLarge))?;
-            let mut grant = data.reserve(writer.uid, writer.file, len)?;
-            let (now, later) = left.split_at(left.len().min(grant.len() as usize));
-            grant.as_mut_slice()[..now.len()].copy_from_slice(now);
-            parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });
-            left = later;
-        }
-        if parts.is_empty() {
-            return Ok(());
-        }
-        data.commit(writer.file, Place::At(offset), parts, writer.job).map(drop)
     }
 }
 

@@ -6,10 +6,10 @@
 //! paused virtual machine) does not notice that its leases have expired: so a server that did not wait for another one
 //! answers its heartbeats with a new boot number from then on, and the other drops all copies.
 
-use crate::lifecycle::stopped;
-use crate::service::Service;
-use forebay_model::{Error, ErrorKind, Result, ServerId};
-use forebay_store::{NameReply, NameRequest};
+use super::Peers;
+use crate::lifecycle::{Lifecycle, stopped};
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
+use forebay_store::{NameReply, NameRequest, Store};
 use forebay_wire::{PeerReply, PeerRequest};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -20,8 +20,8 @@ use tokio::time::sleep;
 /// Pause between two attempts to recall a copy.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The leases of a server, in both directions.
-pub(crate) struct Leases {
+/// When copies of directories expire, in both directions.
+pub(crate) struct LeaseTable {
     time: Duration,
     started: Instant,
     state: Mutex<HashMap<ServerId, Lease>>,
@@ -41,9 +41,9 @@ struct Lease {
     lapses: u64,
 }
 
-impl Leases {
-    pub(crate) fn new(time: Duration) -> Arc<Leases> {
-        Arc::new(Leases { time, started: Instant::now(), state: Mutex::default() })
+impl LeaseTable {
+    pub(crate) fn new(time: Duration) -> Arc<LeaseTable> {
+        Arc::new(LeaseTable { time, started: Instant::now(), state: Mutex::default() })
     }
 
     /// Whether copies from a server still count.
@@ -98,10 +98,10 @@ impl Leases {
 }
 
 /// Counts an unanswered recall, until it is dropped.
-struct UnansweredRecall<'a>(&'a Leases, ServerId);
+struct UnansweredRecall<'a>(&'a LeaseTable, ServerId);
 
 impl UnansweredRecall<'_> {
-    fn count(leases: &Leases, server: ServerId) -> UnansweredRecall<'_> {
+    fn count(leases: &LeaseTable, server: ServerId) -> UnansweredRecall<'_> {
         leases.unanswered(server, true);
         UnansweredRecall(leases, server)
     }
@@ -113,13 +113,23 @@ impl Drop for UnansweredRecall<'_> {
     }
 }
 
-impl Service {
+/// Keeps and recalls leases on copies of directories.
+pub(crate) struct DirLeases {
+    pub(crate) table: Arc<LeaseTable>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) life: Arc<Lifecycle>,
+    /// Timeout of a request to another server.
+    pub(crate) patience: Duration,
+}
+
+impl DirLeases {
     /// Returns when another server has dropped its copy of a directory, or the copy has expired.
-    pub(crate) async fn recall(self: Arc<Service>, server: ServerId, dir: forebay_model::FileId) {
+    pub(crate) async fn recall(self: Arc<DirLeases>, server: ServerId, dir: FileId) {
         let ask = PeerRequest::Names { ask: NameRequest::Drop(dir).encode() };
         let mut unanswered = None;
         loop {
-            let patience = self.config.times.lease.min(self.config.times.peer);
+            let patience = self.table.time.min(self.patience);
             match self.peers.request_within(server, ask.clone(), patience).await {
                 Ok(PeerReply::Names { told }) if matches!(NameReply::decode(&told), Ok(NameReply::Done)) => {
                     return;
@@ -127,9 +137,9 @@ impl Service {
                 answer => tracing::debug!(%server, %dir, ?answer, "cannot recall a copy of a directory"),
             }
             if unanswered.is_none() {
-                unanswered = Some(UnansweredRecall::count(&self.leases, server));
+                unanswered = Some(UnansweredRecall::count(&self.table, server));
             }
-            if self.leases.has_lapsed(server) {
+            if self.table.has_lapsed(server) {
                 return;
             }
             sleep(AGAIN).await;
@@ -138,28 +148,28 @@ impl Service {
 }
 
 /// Renews the lease on another server's copies, for as long as this server runs.
-pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
-    let pause = service.config.times.lease / 4;
-    let mut stopping = service.life.stopping();
+pub(crate) async fn beat(leases: Arc<DirLeases>, server: ServerId) {
+    let pause = leases.table.time / 4;
+    let mut stopping = leases.life.stopping();
     loop {
         let sent = Instant::now();
-        let request = service.peers.request_within(server, PeerRequest::Beat, service.config.times.lease);
+        let request = leases.peers.request_within(server, PeerRequest::Beat, leases.table.time);
         let answer = tokio::select! {
             answer = request => answer,
             () = stopped(&mut stopping) => return,
         };
         match answer {
             Ok(PeerReply::Alive { life }) => {
-                if !service.leases.counts(server, life) {
+                if !leases.table.counts(server, life) {
                     // The server may have changed its directories while the lease had expired, and a new boot does not
                     // know which copies it sent.
-                    tokio::task::block_in_place(|| service.store.names().forget_copies(server));
+                    tokio::task::block_in_place(|| leases.store.names().forget_copies(server));
                 }
-                service.leases.extend(server, life, sent);
+                leases.table.extend(server, life, sent);
             }
             Ok(other) => tracing::warn!(%server, ?other, "unexpected answer to a heartbeat"),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
-                if let Ok(client) = service.peers.clients.to(server) {
+                if let Ok(client) = leases.peers.clients.to(server) {
                     client.disconnect();
                 }
             }
@@ -175,9 +185,9 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
 }
 
 /// After the lease time no server holds copies from an earlier boot of this server.
-pub(crate) async fn outlive(service: Arc<Service>) {
-    sleep(service.config.times.lease).await;
-    service.store.names().outlived_leases();
+pub(crate) async fn outlive(leases: Arc<DirLeases>) {
+    sleep(leases.table.time).await;
+    leases.store.names().outlived_leases();
 }
 
 #[cfg(test)]
@@ -186,7 +196,7 @@ mod tests {
 
     #[test]
     fn expired_server_gets_a_new_boot_number_with_its_next_beat() {
-        let (leases, other, third) = (Leases::new(Duration::from_millis(1)), ServerId(1), ServerId(2));
+        let (leases, other, third) = (LeaseTable::new(Duration::from_millis(1)), ServerId(1), ServerId(2));
         assert_eq!((leases.answer(other).unwrap(), leases.answer(third).unwrap()), (0, 0));
         let unanswered = UnansweredRecall::count(&leases, other);
         while !leases.has_lapsed(other) {
@@ -199,7 +209,7 @@ mod tests {
 
     #[test]
     fn copies_from_another_boot_do_not_count_under_a_valid_lease() {
-        let (leases, other) = (Leases::new(Duration::from_secs(3600)), ServerId(1));
+        let (leases, other) = (LeaseTable::new(Duration::from_secs(3600)), ServerId(1));
         leases.extend(other, 40, Instant::now());
         assert!(leases.counts(other, 40) && !leases.counts(other, 41));
     }

@@ -7,8 +7,9 @@
 //! requests     requests to them
 //! leases       how long copies of other servers' directories count, in both directions
 //! outcome      why a request could not be served at once
-//! transaction  what is done about that, so that it can be retried
+//! transaction  changes of names on several servers, and questions about names
 //! answer       answers to requests of other servers
+//! local        this server's bytes of files that are gone elsewhere
 //! lost         what was lost with lost stores
 //! striped      files whose bytes are on several servers: gathering and persisting sizes, reaping
 //! rebuild      changes that other programs make to them in the back end: all holders take them over or none
@@ -18,8 +19,9 @@
 //! vouch        vouching for tokens of files of other authorities
 //! ```
 //!
-//! Requests are handled by plain calls ([`Service::handle`](crate::service::Service::handle)). A request that needs
-//! another server stops, what it needs is fetched, and it is handled again from its beginning.
+//! Requests are handled by plain calls ([`Requests::handle`](crate::handle::Requests::handle)). A request that needs
+//! another server stops, what it needs is fetched ([`Resolver`](crate::handle::Resolver)), and it is handled again from
+//! its beginning.
 //!
 //! **Invariant**: with one server nothing in this module is ever reached.
 
@@ -33,6 +35,7 @@ mod answer;
 mod append;
 mod homes;
 mod leases;
+mod local;
 mod lost;
 mod membership;
 mod outcome;
@@ -45,15 +48,18 @@ mod tidy;
 mod transaction;
 mod vouch;
 
-pub(crate) use append::Writer;
+pub(crate) use answer::PeerAnswers;
+pub(crate) use append::{Appends, Writer};
 pub(crate) use homes::check_homes;
-pub(crate) use leases::{Leases, beat, outlive};
-pub(crate) use lost::LossReport;
+pub(crate) use leases::{DirLeases, LeaseTable, beat, outlive};
+pub(crate) use local::LocalBytes;
+pub(crate) use lost::{LossParts, LossSearch};
 pub(crate) use membership::JoinState;
 pub use membership::forgive;
 pub(crate) use outcome::{Blocked, Outcome, RetryContext};
 pub(crate) use peers::{PeerClient, PeerClients, PeerLinks, keep, nonsense};
 pub(crate) use requests::Peers;
 pub(crate) use striped::{StripedFiles, StripedParts, StripedQueue, and};
-pub(crate) use tidy::{settle_first, work};
-pub(crate) use transaction::{Undone, resolve};
+pub(crate) use tidy::{Tidy, settle_first, work};
+pub(crate) use transaction::{RetryState, TransactionParts, Transactions, Undone};
+pub(crate) use vouch::Vouching;

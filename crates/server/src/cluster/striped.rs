@@ -101,7 +101,7 @@ impl StripedFiles {
 
     /// The end lock, for operations that move a file's end, also while they wait for space. Taken before the order
     /// lock, which the drain needs to free space.
-    pub(super) fn end(&self, file: FileId) -> &tokio::sync::Mutex<()> {
+    pub(crate) fn end(&self, file: FileId) -> &tokio::sync::Mutex<()> {
         &self.ends[(file.0 % ORDERS as u64) as usize]
     }
 

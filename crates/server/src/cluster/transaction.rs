@@ -1,19 +1,18 @@
-//! Requests that could not be served at once: fetches what they need from other servers, and retries.
+//! Transactions on the names of several servers, and the questions about names that servers ask each other.
 
-use super::nonsense;
-use super::outcome::Blocked;
-use crate::caller::Caller;
-use crate::service::Service;
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId, Stamp};
+use super::{DirLeases, Peers, TASKS, nonsense};
+use crate::file_homes::FileHomes;
+use crate::opens::Opens;
+use crate::orphans::OrphanGrace;
+use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
 use forebay_store::{
-    Body, Carried, Facts, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,
-    Withdrawal,
+    Carried, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped, Store, Withdrawal,
 };
-use forebay_wire::{Answer, PeerReply, PeerRequest, Reply, Request};
+use forebay_wire::{PeerReply, PeerRequest, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::MutexGuard;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -36,189 +35,67 @@ impl From<Error> for Undone {
 }
 
 /// What is held from one attempt to the next, and the deadline for further attempts.
-pub(crate) struct RetryState<'a> {
+pub(crate) struct RetryState {
     deadline: Instant,
     pauses: u32,
     withdrawals: Vec<Withdrawal>,
-    order: Option<[MutexGuard<'a, ()>; 2]>,
-    /// A change of a file's bytes that other servers have prepared.
-    reshaped: Option<(FileId, Stamp)>,
 }
 
-/// Serves a blocked request, once what it needs has been fetched. `None` if it is unknown whether it was done: then
-/// there is no answer.
-pub(crate) async fn resolve(
-    service: &Arc<Service>,
-    mut caller: Caller,
-    request: &Request,
-    stop: Blocked,
-) -> Option<Answer> {
-    let mut retry_state = service.retry_state();
-    let answer = attempt(service, &mut caller, request, stop, &mut retry_state).await;
-    service.end_prepared(&mut caller, &mut retry_state).await;
-    answer
-}
+impl RetryState {
+    /// Whether there is time for another attempt.
+    pub(crate) fn has_time(&self) -> bool {
+        Instant::now() < self.deadline
+    }
 
-async fn attempt<'a>(
-    service: &'a Arc<Service>,
-    caller: &mut Caller,
-    request: &Request,
-    mut stop: Blocked,
-    retry_state: &mut RetryState<'a>,
-) -> Option<Answer> {
-    loop {
-        if let Blocked::Names(Obstacle::Several) = stop {
-            // The coordinator may need the copies that are withdrawn.
-            retry_state.withdrawals.clear();
-            return carry_out(service, caller, request).await;
-        }
-        let about_a_file = matches!(stop, Blocked::Order(_) | Blocked::Reshape(..));
-        match (service.prepare_retry(caller, stop, retry_state).await, request) {
-            (Ok(()), _) => {}
-            // A directory that the client knew was removed, and its path may lead to another by now.
-            (Err(error), Request::Jump { path, .. })
-                if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotDirectory) =>
-            {
-                return Some(Ok(Reply::Elsewhere { dir: FileId::ROOT, rest: path.clone() }));
-            }
-            // The name led to a file that was removed: it is free, or leads to another by now.
-            (Err(error), Request::Create { .. })
-                if about_a_file
-                    && matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound)
-                    && Instant::now() < retry_state.deadline => {}
-            (Err(error), _) => return Some(Err(error)),
-        }
-        // It may wait for a device, and a blocked request is not urgent.
-        match tokio::task::block_in_place(|| service.handle(caller, request)) {
-            Ok(reply) => return Some(Ok(reply)),
-            Err(again) => stop = again,
-        }
+    /// Lets other servers have the copies again that were withdrawn.
+    pub(crate) fn end_withdrawals(&mut self) {
+        self.withdrawals.clear();
     }
 }
 
-/// Runs a transaction on the names of several servers, and builds the reply for the client.
-async fn carry_out(service: &Arc<Service>, caller: &Caller, request: &Request) -> Option<Answer> {
-    let op = match operation(request) {
-        Ok(op) => op,
-        Err(error) => return Some(Err(error)),
-    };
-    if let Request::Link { file, .. } = request
-        && let Err(error) = service.demand_reach(caller, *file).await
-    {
-        return Some(Err(error));
-    }
-    match service.run_transaction(caller.who.clone(), op).await {
-        Ok(carried) => Some(put_result(service, request, carried).await),
-        Err(Undone::Failed(error)) => Some(Err(error)),
-        Err(Undone::Unknown) => None,
-    }
+/// Changes of names on several servers, and what their questions to each other need.
+pub(crate) struct Transactions {
+    own: ServerId,
+    store: Arc<Store>,
+    homes: Arc<FileHomes>,
+    peers: Arc<Peers>,
+    leases: Arc<DirLeases>,
+    opens: Arc<Opens>,
+    grace: Arc<OrphanGrace>,
+    /// Permits for transactions.
+    permits: Semaphore,
+    /// Timeout of a request about names, and of an operation that stops and goes on.
+    patience: Duration,
 }
 
-async fn put_result(service: &Arc<Service>, request: &Request, carried: Carried) -> Answer {
-    match (request, carried.linked) {
-        (Request::Link { file, .. }, Some(inode)) => {
-            let servers = match &inode.body {
-                Body::File { layout, .. } => layout.servers.clone(),
-                _ => Vec::new(),
-            };
-            let held = service.striped.gather(*file, &servers).await?;
-            let facts = Facts { size: held.size, touched: held.touched, buffered: held.buffered, subdirs: 0 };
-            Ok(Reply::Attr(inode.attr(*file, &facts, service.store.data().times())))
-        }
-        _ => Ok(Reply::Done),
-    }
+/// What transactions use.
+pub(crate) struct TransactionParts {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) leases: Arc<DirLeases>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) patience: Duration,
 }
 
-fn operation(request: &Request) -> Result<Op> {
-    Ok(match request.clone() {
-        Request::Rename { dir, name, to_dir, to_name, mode } => {
-            Op::Rename { dir, name, to_dir, to_name, mode }
-        }
-        Request::Link { file, dir, name } => Op::Link { file, dir, name },
-        Request::Unlink { dir, name } => Op::Unlink { dir, name },
-        Request::RemoveDir { dir, name } => Op::RemoveDir { dir, name },
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "this request cannot be a transaction of several servers",
-            ));
-        }
-    })
-}
-
-impl Service {
-    pub(super) fn retry_state(&self) -> RetryState<'_> {
-        let patience = self.config.times.peer + self.config.times.lease;
-        let deadline = Instant::now() + patience;
-        RetryState { deadline, pauses: 0, withdrawals: Vec::new(), order: None, reshaped: None }
+impl Transactions {
+    pub(crate) fn new(parts: TransactionParts) -> Transactions {
+        let TransactionParts { own, store, homes, peers, leases, opens, grace, patience } = parts;
+        let permits = Semaphore::new(TASKS);
+        Transactions { own, store, homes, peers, leases, opens, grace, permits, patience }
     }
 
-    /// Does what has to be done before the next attempt.
-    async fn prepare_retry<'a>(
-        self: &'a Arc<Service>,
-        caller: &mut Caller,
-        stop: Blocked,
-        retry_state: &mut RetryState<'a>,
-    ) -> Result<()> {
-        match stop {
-            Blocked::Failed(error) => return Err(error),
-            // A file named by its id that is missing existed once.
-            Blocked::Names(obstacle) => {
-                self.clear(obstacle, retry_state).await.map_err(|error| match error.kind() {
-                    ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
-                    _ => error,
-                })?;
-            }
-            Blocked::Gather(file) => {
-                let held = self.striped.gather_others(file).await?;
-                caller.retry_context.held.insert(file, held);
-            }
-            Blocked::Shares(dir) => match self.store.names().settled_share(dir) {
-                Ok(own) => {
-                    let share = self.shares(dir, own).await?;
-                    caller.retry_context.shares.insert(dir, share);
-                }
-                Err(Stopped::Obstacle(obstacle)) => self.clear(obstacle, retry_state).await?,
-                Err(Stopped::Failed(error)) => return Err(error),
-            },
-            Blocked::Vouch(token) => self.have_vouched(caller, &token).await?,
-            Blocked::Order(file) => {
-                // The name leads to another file than in the last attempt: the prepared change was never made.
-                self.end_prepared(caller, retry_state).await;
-                retry_state.order = None;
-                let end = self.striped.end(file).lock().await;
-                retry_state.order = Some([end, self.striped.order(file).lock().await]);
-                caller.retry_context.ordered = Some(file);
-            }
-            Blocked::Reshape(file, change) => {
-                self.striped.notify_reshaped(file).await?;
-                self.layer.recover_from_backing(file).await?;
-                let opening = self.striped.prepare_reshape(file, change).await?;
-                retry_state.reshaped = Some((file, opening.serial()));
-                caller.retry_context.reshape = Some(Arc::new(opening));
-            }
-            Blocked::SetId(file) => {
-                self.striped.notify_holders(file, &PeerRequest::HasSetId { file }).await?;
-                caller.retry_context.set_id = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notifies other servers of the outcome of the change that they prepared for a request, if any.
-    async fn end_prepared(self: &Arc<Service>, caller: &mut Caller, retry_state: &mut RetryState<'_>) {
-        if let Some((file, serial)) = retry_state.reshaped.take() {
-            // Without it the change cannot be decided any more.
-            caller.retry_context.reshape = None;
-            self.striped.end_reshape(file, serial).await;
-        }
+    pub(crate) fn retry_state(&self) -> RetryState {
+        RetryState { deadline: Instant::now() + self.patience, pauses: 0, withdrawals: Vec::new() }
     }
 
     /// Removes an obstacle in the namespace.
-    pub(super) async fn clear<'a>(
-        self: &'a Arc<Service>,
+    pub(crate) async fn clear(
+        self: &Arc<Transactions>,
         obstacle: Obstacle,
-        retry_state: &mut RetryState<'a>,
+        retry_state: &mut RetryState,
     ) -> Result<()> {
         if Instant::now() > retry_state.deadline {
             return Err(Error::new(ErrorKind::Busy, obstacle.to_string()));
@@ -228,7 +105,7 @@ impl Service {
             let mut withdrawal = self.store.names().withdraw(dir);
             let mut recalls = JoinSet::new();
             for server in self.peers.others() {
-                recalls.spawn(self.clone().recall(server, dir));
+                recalls.spawn(self.leases.clone().recall(server, dir));
             }
             while recalls.join_next().await.is_some() {}
             withdrawal.complete();
@@ -243,13 +120,13 @@ impl Service {
         };
         let server = question.server;
         match self.put(question).await? {
-            Heard::GoOn if self.leases.hold(server) => {}
+            Heard::GoOn if self.leases.table.hold(server) => {}
             Heard::GoOn | Heard::Pause => self.pause(retry_state).await,
         }
         Ok(())
     }
 
-    async fn pause(&self, retry_state: &mut RetryState<'_>) {
+    async fn pause(&self, retry_state: &mut RetryState) {
         let longest = LONGEST_PAUSE.min(PAUSE * 2_u32.saturating_pow(retry_state.pauses));
         retry_state.pauses = (retry_state.pauses + 1).min(16);
         // Jitter, so that two requests in each other's way do not stay in step.
@@ -258,7 +135,7 @@ impl Service {
     }
 
     /// Sends a question about names to another server, and applies its answer.
-    pub(super) async fn put(self: &Arc<Service>, question: Question) -> Result<Heard> {
+    pub(crate) async fn put(self: &Arc<Transactions>, question: Question) -> Result<Heard> {
         let reply = self.request_names(question.server, question.ask.clone()).await?;
         let outcome = self.store.names().hear(question, reply)?;
         self.grace.take_orphaned(&self.store, &self.opens);
@@ -266,12 +143,12 @@ impl Service {
     }
 
     /// Runs a transaction on the names of several servers.
-    pub(super) async fn run_transaction(
-        self: &Arc<Service>,
+    pub(crate) async fn run_transaction(
+        self: &Arc<Transactions>,
         who: Identity,
         op: Op,
     ) -> Result<Carried, Undone> {
-        let _place = self.tasks.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let _place = self.permits.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
         let mut task = self.store.names().task(who, op, self.store.data().now());
         let (mut replies, mut retry_state) = (Vec::new(), self.retry_state());
         loop {
@@ -285,8 +162,8 @@ impl Service {
                 Next::Obstacle(obstacle) => self.clear(obstacle, &mut retry_state).await?,
                 Next::Done(result, notify) => {
                     self.grace.take_orphaned(&self.store, &self.opens);
-                    let service = self.clone();
-                    tokio::spawn(async move { service.announce_end(notify).await });
+                    let transactions = self.clone();
+                    tokio::spawn(async move { transactions.announce_end(notify).await });
                     return Ok(result?);
                 }
             }
@@ -294,12 +171,15 @@ impl Service {
     }
 
     /// Sends questions to several servers at the same time; the answers are in the order of the questions.
-    async fn request_each(self: &Arc<Service>, list: Vec<(ServerId, NameRequest)>) -> Vec<Result<NameReply>> {
+    async fn request_each(
+        self: &Arc<Transactions>,
+        list: Vec<(ServerId, NameRequest)>,
+    ) -> Vec<Result<NameReply>> {
         let mut tasks = JoinSet::new();
         let count = list.len();
         for (index, (server, ask)) in list.into_iter().enumerate() {
-            let service = self.clone();
-            tasks.spawn(async move { (index, service.request_names(server, ask).await) });
+            let transactions = self.clone();
+            tasks.spawn(async move { (index, transactions.request_names(server, ask).await) });
         }
         let lost = || Error::new(ErrorKind::Io, "a request to another server was lost");
         let mut replies: Vec<Result<NameReply>> = (0..count).map(|_| Err(lost())).collect();
@@ -312,29 +192,27 @@ impl Service {
     }
 
     /// Sends a question about names to a server, possibly this one.
-    pub(super) async fn request_names(
-        self: &Arc<Service>,
+    pub(crate) async fn request_names(
+        self: &Arc<Transactions>,
         server: ServerId,
         ask: NameRequest,
     ) -> Result<NameReply> {
-        if server == self.config.server {
+        if server == self.own {
             return self.answer_names(server, &ask).await;
         }
-        let times = self.config.times;
         let request = PeerRequest::Names { ask: ask.encode() };
-        decode_names(self.peers.request_within(server, request, times.peer + times.lease).await?)
+        decode_names(self.peers.request_within(server, request, self.patience).await?)
     }
 
     /// Has another server run a transaction.
     async fn run_transaction_at(
-        self: &Arc<Service>,
+        self: &Arc<Transactions>,
         server: ServerId,
         ask: &NameRequest,
     ) -> Result<Result<NameReply>, Undone> {
-        let times = self.config.times;
         let request = Request::Peer(Box::new(PeerRequest::Carry { ask: ask.encode() }));
         // Longer than the other server's own timeout, so that it can report the failure.
-        let patience = (times.peer + times.lease) * 2;
+        let patience = self.patience * 2;
         match self.peers.clients.to(server)?.request_once(&request, patience).await {
             Some(Ok(Reply::Peer(reply))) => Ok(decode_names(*reply)),
             Some(Ok(other)) => Ok(Err(nonsense(&other))),
@@ -343,20 +221,17 @@ impl Service {
         }
     }
 
-    /// Fails unless the caller could have reached a file of another authority.
-    async fn demand_reach(self: &Arc<Service>, caller: &Caller, file: FileId) -> Result<()> {
-        if caller.session.holds(file, caller.who.uid) {
-            return Ok(());
-        }
-        let authority = self.members.members().authority(file);
-        match self.request_names(authority, NameRequest::Reach(caller.who.clone(), file)).await? {
+    /// Fails unless this user could have reached a file of another authority.
+    pub(crate) async fn demand_reach(self: &Arc<Transactions>, who: &Identity, file: FileId) -> Result<()> {
+        let authority = self.homes.authority(file);
+        match self.request_names(authority, NameRequest::Reach(who.clone(), file)).await? {
             NameReply::Done => Ok(()),
             other => Err(nonsense(&other)),
         }
     }
 
     /// Notifies participants of the outcome of a transaction. A server that cannot be reached is notified later.
-    pub(super) async fn announce_end(self: &Arc<Service>, list: Vec<(ServerId, NameRequest)>) {
+    pub(crate) async fn announce_end(self: &Arc<Transactions>, list: Vec<(ServerId, NameRequest)>) {
         for (server, ask) in list {
             let NameRequest::Finish(intent, _) = ask else { continue };
             match self.request_names(server, ask).await {
@@ -377,7 +252,7 @@ impl Service {
     }
 
     /// The counts of all servers for a directory; a server that is unreachable or has lost its store is left out.
-    async fn shares(self: &Arc<Service>, dir: FileId, own: Share) -> Result<Share> {
+    pub(crate) async fn shares(self: &Arc<Transactions>, dir: FileId, own: Share) -> Result<Share> {
         let mut total = own;
         let list =
             self.peers.others().into_iter().map(|server| (server, PeerRequest::Share { dir })).collect();
@@ -407,10 +282,10 @@ fn decode_names(reply: PeerReply) -> Result<NameReply> {
     }
 }
 
-impl Service {
+impl Transactions {
     /// Answers the question of a server, possibly this one, once nothing is in the way.
-    pub(super) fn answer_names<'a>(
-        self: &'a Arc<Service>,
+    pub(crate) fn answer_names<'a>(
+        self: &'a Arc<Transactions>,
         from: ServerId,
         ask: &'a NameRequest,
     ) -> Answering<'a> {

@@ -1,14 +1,33 @@
 //! Vouching for tokens of files of other authorities.
 
-use super::{Blocked, nonsense};
+use super::{Blocked, Peers, nonsense};
 use crate::caller::Caller;
-use crate::handle::SET_ID;
-use crate::service::Service;
+use crate::direct::DirectIo;
+use crate::file_homes::FileHomes;
+use crate::opens::{Opens, SET_ID};
+use crate::orphans::OrphanGrace;
+use crate::session::Sessions;
+use crate::tokens::OpenTokens;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
-use forebay_wire::{PeerReply, PeerRequest, Token, Vouched};
+use forebay_store::Store;
+use forebay_wire::{Key, PeerReply, PeerRequest, Token, Vouched};
 use std::sync::Arc;
 
-impl Service {
+/// Vouches for tokens of this authority's files, and has other authorities vouch.
+pub(crate) struct Vouching {
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) tokens: Arc<OpenTokens>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) direct: Arc<DirectIo>,
+    /// The secret that seals tokens.
+    pub(crate) seal: Key,
+}
+
+impl Vouching {
     /// Vouches for a token of a file of this authority; returns what the other server has to know.
     pub(super) fn vouch(&self, from: ServerId, token: &Token) -> Result<Vouched, Blocked> {
         let file = token.file;
@@ -34,7 +53,7 @@ impl Service {
 
     /// Has the authority of a file vouch for a token, and adds it to the caller's session.
     pub(crate) async fn have_vouched(&self, caller: &Caller, token: &Token) -> Result<()> {
-        let authority = self.members.members().authority(token.file);
+        let authority = self.homes.authority(token.file);
         // Held before the request, so that the authority does not take the file for closed.
         let hold = Arc::new(self.opens.open(token.file, token.uid)?);
         let vouched = match self.peers.ask(authority, PeerRequest::Vouch { token: *token }).await? {

@@ -21,12 +21,16 @@ mod writer;
 pub use forebay_policy::route::Mode;
 pub use settings::{Full, Pipeline, Routing, Share};
 
-use crate::service::Service;
-use crate::writers::RouteState;
-use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp, Uid};
+use crate::backing::{Backing, BackingLayer};
+use crate::drain::DrainEngine;
+use crate::file_homes::FileHomes;
+use crate::jobs::Jobs;
+use crate::lifecycle::Lifecycle;
+use crate::writers::Writers;
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, ServerId, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::route::{Route, Write, WriteRouter, local};
-use forebay_store::MAX_FILE;
+use forebay_store::{MAX_FILE, Store};
 use forebay_wire::RouteStatus;
 use meter::Meter;
 use parking_lot::Mutex;
@@ -52,7 +56,6 @@ const MEMORY_WAIT: Duration = Duration::from_millis(100);
 
 /// Routes writes into the buffer or directly to the back end.
 pub(crate) struct DirectIo {
-    route: Arc<RouteState>,
     router: Mutex<WriteRouter>,
     /// Nanoseconds spent on routing decisions.
     decided: AtomicU64,
@@ -66,16 +69,71 @@ pub(crate) struct DirectIo {
     /// Stripe size and number of servers of files that several servers may hold.
     stripes: Mutex<HashMap<FileId, (u64, u16)>>,
     meter: Mutex<Meter>,
-    /// Until then all writes are buffered, or all writes of a file.
-    paused: Mutex<Option<Instant>>,
-    paused_files: Mutex<HashMap<FileId, Instant>>,
+    pauses: Pauses,
     direct: AtomicU64,
+    own: ServerId,
+    store: Arc<Store>,
+    backing: Option<Arc<Backing>>,
+    layer: Arc<BackingLayer>,
+    homes: Arc<FileHomes>,
+    writers: Arc<Writers>,
+    /// Shares the write slots of targets with these writes; there is one if there is a back end.
+    drain: Option<Arc<DrainEngine>>,
+    jobs: Arc<Jobs>,
+    life: Arc<Lifecycle>,
+}
+
+/// What direct writes use.
+pub(crate) struct DirectParts {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) life: Arc<Lifecycle>,
+}
+
+/// Until when writes are buffered after a failure: all of them, or all of a file.
+#[derive(Default)]
+struct Pauses {
+    all: Mutex<Option<Instant>>,
+    files: Mutex<HashMap<FileId, Instant>>,
+}
+
+impl Pauses {
+    fn covers(&self, file: FileId) -> bool {
+        let now = Instant::now();
+        let is_later = |until: &Instant| now < *until;
+        self.all.lock().as_ref().is_some_and(is_later) || self.files.lock().get(&file).is_some_and(is_later)
+    }
+
+    /// A write to the back end failed: buffers all writes for a while, or only those of the file if the error concerns
+    /// no other.
+    fn begin(&self, file: FileId, error: &Error) {
+        let until = Instant::now() + PAUSE;
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Protocol => {
+                *self.all.lock() = Some(until);
+            }
+            _ => {
+                let mut files = self.files.lock();
+                if files.len() >= MOST_OPEN {
+                    files.clear();
+                }
+                files.insert(file, until);
+            }
+        }
+    }
 }
 
 impl DirectIo {
-    pub(crate) fn new(routing: Routing, targets: usize, route: Arc<RouteState>) -> Result<DirectIo> {
+    pub(crate) fn new(routing: Routing, parts: DirectParts) -> Result<DirectIo> {
+        let DirectParts { own, store, layer, homes, writers, drain, jobs, life } = parts;
+        let backing = layer.backing.clone();
+        let targets = backing.as_ref().map_or(0, |backing| backing.ask(|backend| backend.targets().len()));
         Ok(DirectIo {
-            route,
             decided: AtomicU64::new(0),
             router: Mutex::new(WriteRouter::new(routing.mode, routing.settings()?)),
             queues: (0..targets).map(|_| Mutex::default()).collect(),
@@ -84,15 +142,23 @@ impl DirectIo {
             synced: Mutex::default(),
             stripes: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),
-            paused: Mutex::default(),
-            paused_files: Mutex::default(),
+            pauses: Pauses::default(),
             direct: AtomicU64::new(0),
+            own,
+            store,
+            backing,
+            layer,
+            homes,
+            writers,
+            drain,
+            jobs,
+            life,
         })
     }
 
     /// Counts bytes that arrived from a client.
     pub(crate) fn came(&self, now: Stamp, bytes: u64) {
-        self.route.came(now, bytes);
+        self.writers.route.came(now, bytes);
     }
 
     /// Counts bytes that were written directly.
@@ -103,7 +169,7 @@ impl DirectIo {
     /// Changes the routing mode. Writes under way continue as they began.
     pub(crate) fn set_mode(&self, mode: Mode) {
         self.router.lock().set_mode(mode);
-        self.route.set_mode(mode);
+        self.writers.route.set_mode(mode);
     }
 
     /// Memory for the payload of a direct write; `None` if there is none for a while.
@@ -114,7 +180,7 @@ impl DirectIo {
 
     /// A file was synced: its next write, if it is followed by a sync again, counts as synchronous.
     pub(crate) fn synced(&self, file: FileId) {
-        if self.route.are_open() {
+        if self.writers.route.are_open() {
             let mut synced = self.synced.lock();
             if synced.len() >= MOST_KNOWN {
                 synced.clear();
@@ -132,44 +198,17 @@ impl DirectIo {
         known.insert(file, stripes);
     }
 
-    fn is_paused(&self, file: FileId) -> bool {
-        let now = Instant::now();
-        let is_later = |until: &Instant| now < *until;
-        self.paused.lock().as_ref().is_some_and(is_later)
-            || self.paused_files.lock().get(&file).is_some_and(is_later)
-    }
-
-    /// A write to the back end failed: buffers all writes for a while, or only those of the file if the error concerns
-    /// no other.
-    fn pause(&self, file: FileId, error: &Error) {
-        let until = Instant::now() + PAUSE;
-        match error.kind() {
-            ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Protocol => {
-                *self.paused.lock() = Some(until);
-            }
-            _ => {
-                let mut files = self.paused_files.lock();
-                if files.len() >= MOST_OPEN {
-                    files.clear();
-                }
-                files.insert(file, until);
-            }
-        }
-    }
-}
-
-impl Service {
     /// Decides which way a write takes.
     pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
-        let (direct, now) = (&self.direct, self.store.data().now());
+        let now = self.store.data().now();
         let Some(span) = span.filter(|_| self.writers.route.are_open()) else { return Route::Buffer };
         let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
         let begin = Instant::now();
-        let sync = direct.synced.lock().remove(&file);
+        let sync = self.synced.lock().remove(&file);
         let write = Write { file, offset, len: Bytes(span.len()), sync };
-        let route = direct.router.lock().route(Tick(now.0), &write);
+        let route = self.router.lock().route(Tick(now.0), &write);
         let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        direct.decided.fetch_add(took, Ordering::Relaxed);
+        self.decided.fetch_add(took, Ordering::Relaxed);
         match route {
             Route::Direct if self.may_bypass(file, span) => Route::Direct,
             _ => Route::Buffer,
@@ -181,12 +220,12 @@ impl Service {
         if self.life.is_alone() {
             return Some(offset);
         }
-        let known = self.direct.stripes.lock().get(&file).copied();
+        let known = self.stripes.lock().get(&file).copied();
         let (stripe, servers) = match known {
             Some(stripes) => stripes,
             None if self.homes.is_authority(file) => {
                 let stripes = self.homes.stripes(file).ok()?;
-                self.direct.laid(file, stripes);
+                self.laid(file, stripes);
                 stripes
             }
             None => return None,
@@ -197,7 +236,7 @@ impl Service {
     /// Whether a write can probably bypass the buffer. Checked early, so that a write that has to be buffered is
     /// received directly into the buffer.
     pub(crate) fn may_bypass(&self, file: FileId, span: Span) -> bool {
-        let may = self.drain.is_some() && !self.direct.is_paused(file) && span.end <= MAX_FILE;
+        let may = self.drain.is_some() && !self.pauses.covers(file) && span.end <= MAX_FILE;
         let may = may && !self.writers.range_locks.is_broken(file);
         may && self.store.data().can_pass(file, span).unwrap_or(false)
     }
@@ -210,7 +249,7 @@ impl Service {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         tracing::info!(uid = %by, mode = mode.name(), "the routing mode has changed");
-        self.direct.set_mode(mode);
+        self.set_mode(mode);
         if self.writers.route.are_open() {
             // Writes through shared memory cannot bypass the buffer.
             self.store.data().recall_all();
@@ -219,11 +258,11 @@ impl Service {
     }
 
     /// Routing statistics.
-    pub(crate) fn route_status(&self) -> Option<RouteStatus> {
+    pub(crate) fn status(&self) -> Option<RouteStatus> {
         let engine = self.drain.as_ref()?;
         let (extents, index) = self.store.data().index_size();
         let written = self.writers.route.arrived();
-        let direct = self.direct.direct.load(Ordering::Relaxed);
+        let direct = self.direct.load(Ordering::Relaxed);
         let (waits, waited) = engine.waits();
         Some(RouteStatus {
             mode: self.writers.route.mode().name().to_owned(),
@@ -233,7 +272,7 @@ impl Service {
             direct,
             waits,
             waited,
-            decided: self.direct.decided.load(Ordering::Relaxed),
+            decided: self.decided.load(Ordering::Relaxed),
             indexed: engine.indexed().saturating_add(self.store.data().index_time()),
             waiting: self.jobs.named(&engine.space_waiters()),
             extents,
@@ -242,7 +281,7 @@ impl Service {
     }
 
     /// Has files finalized that have no direct writers any more.
-    pub(crate) fn sweep_direct(&self) {
+    pub(crate) fn sweep(&self) {
         let Some(engine) = &self.drain else { return };
         for (file, opened) in self.writers.range_locks.all_open() {
             if !self.writers.is_in_use(file, &opened) {
@@ -259,14 +298,13 @@ mod tests {
 
     #[test]
     fn failure_of_one_file_does_not_affect_others() {
-        let direct = DirectIo::new(Routing::default(), 1, Arc::new(RouteState::new(Routing::default())))
-            .expect("usual settings");
+        let pauses = Pauses::default();
         let (one, other) = (FileId(1), FileId(2));
         for kind in [ErrorKind::NoSpace, ErrorKind::TooLarge, ErrorKind::Stale] {
-            direct.pause(one, &Error::from(kind));
-            assert!(direct.is_paused(one) && !direct.is_paused(other), "{kind:?}");
+            pauses.begin(one, &Error::from(kind));
+            assert!(pauses.covers(one) && !pauses.covers(other), "{kind:?}");
         }
-        direct.pause(one, &Error::from(ErrorKind::Io));
-        assert!(direct.is_paused(other));
+        pauses.begin(one, &Error::from(ErrorKind::Io));
+        assert!(pauses.covers(other));
     }
 }

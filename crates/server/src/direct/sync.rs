@@ -1,16 +1,16 @@
 //! Syncs of direct writes, also of those that an earlier run of the server made.
 
+use super::DirectIo;
 use crate::backing::missing_in_backing;
-use crate::service::Service;
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 
 /// How often a file is looked up that is being renamed.
 const TRIES: u32 = 8;
 
-impl Service {
+impl DirectIo {
     /// Syncs all direct writes of a file. A failed sync fails for ever.
-    pub(crate) fn sync_direct(&self, file: FileId) -> Result<()> {
+    pub(crate) fn sync(&self, file: FileId) -> Result<()> {
         self.writers.clear_failed_direct(file);
         if self.writers.range_locks.is_broken(file) {
             let text = format!(
@@ -29,10 +29,10 @@ impl Service {
     }
 
     /// The same for all files.
-    pub(crate) fn sync_all_direct(&self) -> Result<()> {
+    pub(crate) fn sync_all(&self) -> Result<()> {
         let left_over = self.writers.all_left_over();
         let open = self.writers.range_locks.all_open().into_iter().map(|(file, _)| file);
-        open.chain(left_over).try_for_each(|file| self.sync_direct(file))
+        open.chain(left_over).try_for_each(|file| self.sync(file))
     }
 
     /// Drops what is recorded of files that are found to be removed.

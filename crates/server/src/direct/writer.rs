@@ -2,10 +2,9 @@
 //! together with its neighbours.
 
 use super::rounds::{Rounds, Waits};
-use super::{MOST_OPEN, OPENING};
+use super::{DirectIo, MOST_OPEN, OPENING};
 use crate::backing::Backing;
 use crate::drain::{DrainEngine, open_place};
-use crate::service::Service;
 use crate::writers::{Opened, RENEW, RangeReservation};
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Name, Result, ServerId, Span};
@@ -53,19 +52,19 @@ pub(crate) struct DirectWrite {
 impl DirectWrite {
     /// Records in the store that the bytes are in the back end. False if the file was truncated or the range was
     /// written meanwhile, or if a necessary sync failed: then the write has to be buffered.
-    pub(crate) fn count(&self, service: &Service) -> Result<bool> {
+    pub(crate) fn count(&self, direct: &DirectIo) -> Result<bool> {
         let Some(_in_flight) = self.reservation.start_io() else { return Ok(false) };
-        if service.writers.range_locks.has_hidden(self.file) {
-            service.count_written(self.file);
+        if direct.writers.range_locks.has_hidden(self.file) {
+            direct.count_written(self.file);
         }
-        if service.writers.range_locks.is_stale(self.file, self.span)
+        if direct.writers.range_locks.is_stale(self.file, self.span)
             && let Err(error) = self.opened.sync()
         {
             tracing::warn!(file = %self.file, %error, "cannot sync a direct write");
-            service.writers.fail_direct(self.file);
+            direct.writers.fail_direct(self.file);
             return Ok(false);
         }
-        service.store.data().past(self.file, self.span)
+        direct.store.data().past(self.file, self.span)
     }
 
     fn part(&self, span: Span) -> &[u8] {
@@ -113,11 +112,11 @@ impl Queue {
     }
 }
 
-impl Service {
+impl DirectIo {
     /// Writes bytes directly to the back end. `None` if they have to be buffered; otherwise `DirectWrite::count` makes
     /// them visible.
-    pub(crate) async fn write_direct(
-        self: &Arc<Service>,
+    pub(crate) async fn write(
+        self: &Arc<DirectIo>,
         file: FileId,
         span: Span,
         bytes: Arc<Vec<u8>>,
@@ -146,33 +145,33 @@ impl Service {
             Ok(Err(error)) if error.kind() == ErrorKind::Busy => None,
             Ok(Err(error)) => {
                 tracing::warn!(%file, %error, "a direct write failed; writes are buffered for a while");
-                self.direct.pause(file, &error);
+                self.pauses.begin(file, &error);
                 None
             }
             Err(_) => None,
         }
     }
 
-    fn enqueue(self: &Arc<Service>, target: TargetId, piece: Piece) {
-        let Some(queue) = self.direct.queues.get(target.0 as usize) else {
+    fn enqueue(self: &Arc<DirectIo>, target: TargetId, piece: Piece) {
+        let Some(queue) = self.queues.get(target.0 as usize) else {
             let text = format!("the back end has no target {target}");
             return piece.write.notify(Err(Error::new(ErrorKind::Io, text)));
         };
         let mut queue = queue.lock();
         queue.pieces.push(piece);
         self.notify_waiting(target, &queue);
-        let most = self.drain.as_ref().map_or(1, DrainEngine::streams);
+        let most = self.drain.as_ref().map_or(1, |engine| engine.streams());
         if queue.writers < most.min(queue.pieces.len()) {
             queue.writers += 1;
-            let service = self.clone();
-            tokio::task::spawn_blocking(move || service.write_queued(target));
+            let direct = self.clone();
+            tokio::task::spawn_blocking(move || direct.write_queued(target));
         }
     }
 
     /// Reports to the arbiter how many bytes wait for a target, if there are other servers.
     fn notify_waiting(&self, target: TargetId, queue: &Queue) {
         if let Some(engine) = self.drain.as_ref().filter(|_| !self.life.is_alone()) {
-            engine.wait_direct(self, target, queue.pieces.bytes());
+            engine.wait_direct(target, queue.pieces.bytes());
         }
     }
 
@@ -180,9 +179,9 @@ impl Service {
     fn write_queued(&self, target: TargetId) {
         let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else { return };
         loop {
-            let entered = engine.enter(self, target);
+            let entered = engine.enter(target);
             let pieces = {
-                let mut queue = self.direct.queues[target.0 as usize].lock();
+                let mut queue = self.queues[target.0 as usize].lock();
                 let pieces = if entered { queue.take() } else { queue.give_up() };
                 self.notify_waiting(target, &queue);
                 pieces
@@ -191,7 +190,7 @@ impl Service {
                 let refuse = |piece: Piece| piece.write.notify(Err(ErrorKind::Busy.into()));
                 return pieces.into_iter().for_each(refuse);
             }
-            self.direct.meter.lock().begin(Instant::now());
+            self.meter.lock().begin(Instant::now());
             let bytes = pieces.iter().map(|piece| piece.span.len()).sum();
             let is_last = pieces.is_empty();
             let follows = |one: &Piece, next: &Piece| {
@@ -200,11 +199,11 @@ impl Service {
             for run in pieces.chunk_by(follows) {
                 write_run(backing, run);
             }
-            if let Some(rate) = self.direct.meter.lock().end(Instant::now(), bytes) {
+            if let Some(rate) = self.meter.lock().end(Instant::now(), bytes) {
                 let now = Tick(self.store.data().now().0);
-                self.direct.router.lock().measured(now, rate);
+                self.router.lock().measured(now, rate);
             }
-            engine.leave(self, target, bytes);
+            engine.leave(target, bytes);
             if is_last {
                 return;
             }
@@ -213,21 +212,21 @@ impl Service {
 
     /// The opened file and the reserved range for a direct write; `None` if it is not possible.
     async fn open_direct(
-        self: &Arc<Service>,
+        self: &Arc<DirectIo>,
         file: FileId,
         span: Span,
     ) -> Option<(Arc<Opened>, RangeReservation)> {
         if let Some(reserved) = self.reserve_direct(file, span) {
             return Some(reserved);
         }
-        let _one = self.direct.opening[(file.0 % OPENING as u64) as usize].lock().await;
+        let _one = self.opening[(file.0 % OPENING as u64) as usize].lock().await;
         if let Some(reserved) = self.reserve_direct(file, span) {
             return Some(reserved);
         }
-        let service = self.clone();
-        let opening = tokio::task::spawn_blocking(move || match service.homes.is_shared(file) {
-            true => service.open_shared_now(file, span.end),
-            false => service.open_direct_now(file),
+        let direct = self.clone();
+        let opening = tokio::task::spawn_blocking(move || match direct.homes.is_shared(file) {
+            true => direct.open_shared_now(file, span.end),
+            false => direct.open_direct_now(file),
         });
         match opening.await.unwrap_or_else(|_| Err(ErrorKind::Io.into())) {
             Ok(opened) => opened,
@@ -235,7 +234,7 @@ impl Service {
             Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(%file, %error, "cannot open a file for direct writes; its writes are buffered");
-                self.direct.pause(file, &error);
+                self.pauses.begin(file, &error);
                 None
             }
         }?;
@@ -263,7 +262,7 @@ impl Service {
     }
 
     /// Requests a lease for a striped file up to `end`, and opens the file.
-    fn open_shared_now(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<Arc<Opened>>> {
+    fn open_shared_now(&self, file: FileId, end: u64) -> Result<Option<Arc<Opened>>> {
         let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else { return Ok(None) };
         if self.writers.range_locks.all_open().len() >= MOST_OPEN {
             return Ok(None);
@@ -277,7 +276,7 @@ impl Service {
             write_leases.give_up(file);
         }
         let far = end.saturating_add(end.clamp(*AHEAD.start(), *AHEAD.end())).min(MAX_FILE);
-        let Some(lease) = write_leases.write_direct(file, end, || self.request_lease(file, far))? else {
+        let Some(lease) = write_leases.write_direct(file, end, || engine.request_lease(file, far))? else {
             return Ok(None);
         };
         let place = &lease.backing_file.place;
@@ -301,7 +300,7 @@ impl Service {
     fn own_holes(&self, file: FileId, layout: &forebay_model::Layout) -> Result<Vec<Span>> {
         let data = self.store.data();
         let gaps = data.gaps(file, Span::new(0, data.facts(file)?.size))?;
-        let own = |(server, _): &(ServerId, Span)| *server == self.config.server;
+        let own = |(server, _): &(ServerId, Span)| *server == self.own;
         Ok(gaps.into_iter().flat_map(|gap| layout.pieces(gap).filter(own)).map(|(_, span)| span).collect())
     }
 

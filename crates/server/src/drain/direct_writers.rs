@@ -2,7 +2,6 @@
 
 use super::DrainEngine;
 use crate::backing::Backing;
-use crate::service::Service;
 use forebay_model::FileId;
 use forebay_policy::Tick;
 use forebay_policy::drain::TargetId;
@@ -21,8 +20,8 @@ impl DrainEngine {
     }
 
     /// Waits for a slot at a target. False if none becomes free for a long time, or if the server stops.
-    pub(crate) fn enter(&self, service: &Service, target: TargetId) -> bool {
-        let (stopping, begin) = (service.life.stopping(), Instant::now());
+    pub(crate) fn enter(&self, target: TargetId) -> bool {
+        let (stopping, begin) = (self.life.stopping(), Instant::now());
         let mut drain_queue = self.drain_queue();
         if drain_queue.enter(target, begin) {
             return true;
@@ -52,22 +51,22 @@ impl DrainEngine {
     }
 
     /// Sets how many bytes wait to be written directly to a target.
-    pub(crate) fn wait_direct(&self, service: &Service, target: TargetId, bytes: u64) {
-        let now = Tick(service.store.data().now().0);
+    pub(crate) fn wait_direct(&self, target: TargetId, bytes: u64) {
+        let now = Tick(self.store.data().now().0);
         self.notify(|drain_queue| drain_queue.wait_direct(now, target, bytes));
     }
 
     /// Releases a slot after writing `bytes`.
-    pub(crate) fn leave(&self, service: &Service, target: TargetId, bytes: u64) {
-        let now = Tick(service.store.data().now().0);
+    pub(crate) fn leave(&self, target: TargetId, bytes: u64) {
+        let now = Tick(self.store.data().now().0);
         self.notify(|drain_queue| drain_queue.leave(now, target, bytes));
     }
 
     /// Queues files that lie in parts in the back end, when all their bytes are there and no client has them open: they
     /// are assembled.
-    pub(super) fn resume_closed(&self, service: &Service, backing: &Backing) {
+    pub(super) fn resume_closed(&self, backing: &Backing) {
         for file in backing.all_held_open() {
-            if !service.has_more_of(file) && self.drain_queue().may_resume(Instant::now(), file) {
+            if !self.has_more_of(file) && self.drain_queue().may_resume(Instant::now(), file) {
                 self.finish_later(file);
             }
         }
@@ -77,9 +76,7 @@ impl DrainEngine {
     pub(crate) fn finish_later(&self, file: FileId) {
         self.notify(|drain_queue| drain_queue.resume(file));
     }
-}
 
-impl Service {
     /// Whether a file has bytes that are not in the back end, or may soon have some.
     pub(super) fn has_more_of(&self, file: FileId) -> bool {
         self.opens.is_held(file) || !matches!(self.store.data().backlog(file), Ok(None))

@@ -4,10 +4,10 @@
 //! arbiter, on every change and at every beat, and receives its grants in the reply. The arbiter notifies a server that
 //! gets a grant while it waits; that server then sends a statement at once.
 
+use super::DrainEngine;
 use super::queue::DrainQueue;
 use crate::lifecycle::stopped;
-use crate::service::Service;
-use forebay_model::{Error, ErrorKind, Result, ServerId};
+use forebay_model::ServerId;
 use forebay_policy::Tick;
 use forebay_wire::{PeerReply, PeerRequest, Wanted};
 use std::sync::Arc;
@@ -22,9 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Exchanges statements and grants with another server until this server stops.
-pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
-    let Some(engine) = &service.drain else { return };
-    let mut stopping = service.life.stopping();
+pub(crate) async fn converse(engine: Arc<DrainEngine>, server: ServerId) {
+    let mut stopping = engine.life.stopping();
     let (mut silent_since, mut last): (Option<Instant>, Instant) = (None, Instant::now());
     // The server has a new grant, and the notification failed.
     let mut notice_failed = false;
@@ -52,14 +51,14 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
         };
         last = Instant::now();
         if notice || notice_failed {
-            let sent = service.peers.ask(server, PeerRequest::Granted).await;
+            let sent = engine.peers.ask(server, PeerRequest::Granted).await;
             notice_failed = sent.is_err();
             if let Err(error) = sent {
                 tracing::debug!(%server, %error, "cannot notify a server of its grant; the notification is retried");
             }
         }
         let Some((heard, fill, wanted)) = statement else { continue };
-        match service.peers.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
+        match engine.peers.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
             Ok(PeerReply::Granted(granted)) => {
                 silent_since = None;
                 engine.notify_of_grants(|drain_queue| drain_queue.grants.handle_reply(server, &granted));
@@ -74,7 +73,7 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
     }
 }
 
-impl Service {
+impl DrainEngine {
     /// Handles a statement of another server about targets of this arbiter.
     pub(crate) fn arbitrate(
         &self,
@@ -82,23 +81,18 @@ impl Service {
         (heard, fill): (u64, u16),
         wanted: &[Wanted],
         written: &[(u32, u64)],
-    ) -> Result<PeerReply> {
-        let Some(engine) = &self.drain else {
-            return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
-        };
+    ) -> PeerReply {
         let now = Tick(self.store.data().now().0);
         let mut granted = Vec::new();
-        engine.notify_of_grants(|drain_queue: &mut DrainQueue| {
+        self.notify_of_grants(|drain_queue: &mut DrainQueue| {
             drain_queue.note_remote_writes(now, from, written);
             granted = drain_queue.grants.handle_statement(now, from, (heard, fill), wanted);
         });
-        Ok(PeerReply::Granted(granted))
+        PeerReply::Granted(granted)
     }
 
     /// Another arbiter has a grant for this server: request it at once.
     pub(crate) fn request_grants(&self, from: ServerId) {
-        if let Some(engine) = &self.drain {
-            engine.notify_of_grants(|drain_queue| drain_queue.grants.send_statement_soon(from));
-        }
+        self.notify_of_grants(|drain_queue| drain_queue.grants.send_statement_soon(from));
     }
 }

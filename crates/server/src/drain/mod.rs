@@ -38,15 +38,21 @@ pub use alpha::Alpha;
 pub(crate) use grant_exchange::converse;
 
 pub use settings::{Described, Draining, Hours, Verify};
-pub(crate) use striped::open_place;
+pub(crate) use space_wait::BufferSpace;
+pub(crate) use striped::{never_drained, open_place};
 
-use crate::backing::{Backing, Inbox};
-use crate::service::Service;
+use crate::backing::{Backing, BackingLayer, Inbox};
+use crate::cluster::{Peers, StripedFiles};
+use crate::file_homes::FileHomes;
+use crate::jobs::Jobs;
+use crate::lifecycle::Lifecycle;
+use crate::opens::Opens;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
 use forebay_model::{FileId, Result, ServerId};
 use forebay_policy::arbiter::slots;
 use forebay_policy::share::SpaceQueue;
+use forebay_store::Store;
 use gauge::{Gauge, Valve};
 use grants::{Grants, Terms};
 use notes::Notes;
@@ -56,7 +62,7 @@ use queue::DrainQueue;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// The drain of one server: its queue, workers' state and statistics.
@@ -91,29 +97,56 @@ pub(crate) struct DrainEngine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
-    backing: Arc<Backing>,
-    writers: Arc<Writers>,
     parts: striped::Parts,
+    own: ServerId,
+    store: Arc<Store>,
+    backing: Arc<Backing>,
+    layer: Arc<BackingLayer>,
+    homes: Arc<FileHomes>,
+    peers: Arc<Peers>,
+    striped: Arc<StripedFiles>,
+    writers: Arc<Writers>,
+    opens: Arc<Opens>,
+    jobs: Arc<Jobs>,
+    life: Arc<Lifecycle>,
+    /// How long writes to a file may take to be suspended: shorter than the timeout of the servers that request it.
+    suspension: Duration,
+}
+
+/// What the drain uses.
+pub(crate) struct DrainParts {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) striped: Arc<StripedFiles>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) suspension: Duration,
 }
 
 impl DrainEngine {
     pub(crate) fn new(
         settings: Draining,
-        server: ServerId,
         servers: Vec<ServerId>,
         described: Option<Described>,
-        backing: &Arc<Backing>,
-        writers: Arc<Writers>,
+        parts: DrainParts,
     ) -> Result<DrainEngine> {
+        let DrainParts { own, store, backing, layer, homes, peers, striped, .. } = parts;
+        let DrainParts { writers, opens, jobs, life, suspension, .. } = parts;
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
-        let placement = Placement::new(server, targets.len(), described, topology)?;
+        let placement = Placement::new(own, targets.len(), described, topology)?;
         let alpha = settings.alpha.of(&targets)?;
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
         let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
         let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
         let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
-        let grants = Grants::new(Terms { server, servers, alpha, choice, quantum, lease });
+        let grants = Grants::new(Terms { server: own, servers, alpha, choice, quantum, lease });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut drain_queue = DrainQueue::new(settings.order, settings.write, grants, gauges);
         // Writing starts before all files are created.
@@ -147,9 +180,19 @@ impl DrainEngine {
             // Scanning everything finds what an earlier run of the server did not drain.
             notes: Mutex::new(Notes::of_everything(now)),
             walks: Mutex::default(),
-            backing: backing.clone(),
-            writers,
             parts: striped::Parts::default(),
+            own,
+            store,
+            backing,
+            layer,
+            homes,
+            peers,
+            striped,
+            writers,
+            opens,
+            jobs,
+            life,
+            suspension,
         })
     }
 
@@ -178,19 +221,18 @@ impl DrainEngine {
     }
 
     /// Starts the scanner and the workers. The threads end with the server and then drop their clone of `alive`.
-    pub(crate) fn start(service: &Arc<Service>, alive: &mpsc::Sender<()>) {
-        let Some(engine) = &service.drain else { return };
-        service.store.data().be_patient(space_wait::FRESH);
-        for _ in 0..engine.workers {
-            let (service, alive) = (service.clone(), alive.clone());
+    pub(crate) fn start(self: &Arc<DrainEngine>, alive: &mpsc::Sender<()>) {
+        self.store.data().be_patient(space_wait::FRESH);
+        for _ in 0..self.workers {
+            let (engine, alive) = (self.clone(), alive.clone());
             tokio::task::spawn_blocking(move || {
-                worker::run_worker(&service);
+                worker::run_worker(&engine);
                 drop(alive);
             });
         }
-        let (service, alive) = (service.clone(), alive.clone());
+        let (engine, alive) = (self.clone(), alive.clone());
         tokio::task::spawn_blocking(move || {
-            scanner::scanner(&service);
+            scanner::scanner(&engine);
             drop(alive);
         });
     }

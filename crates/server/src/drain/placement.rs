@@ -6,7 +6,6 @@
 
 use super::DrainEngine;
 use super::settings::Described;
-use crate::service::Service;
 use forebay_backend::Layout;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, ServerId};
 use forebay_policy::Tick;
@@ -160,15 +159,14 @@ impl Placement {
 
 impl DrainEngine {
     /// Returns a function that chooses the layout of a file that is about to be created in the back end.
-    pub(super) fn choose_layout(&self, service: &Service, file: FileId) -> impl Fn(u64) -> Option<Layout> {
+    pub(super) fn choose_layout(&self, file: FileId) -> impl Fn(u64) -> Option<Layout> {
         let at = Instant::now();
         if self.placement.is_due(at) {
-            let reported =
-                service.backing.as_ref().and_then(|backing| backing.ask(|backend| backend.topology()));
+            let reported = self.backing.ask(|backend| backend.topology());
             self.placement.refresh(reported, at);
         }
-        let now = Tick(service.store.data().now().0);
-        let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
+        let now = Tick(self.store.data().now().0);
+        let newest = self.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
         let job = newest.map_or(JobId(0), |piece| piece.job);
         move |size| self.placement.layout(now, job, size)
     }

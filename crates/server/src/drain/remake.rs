@@ -2,20 +2,16 @@
 //! holders still have all of it.
 
 use super::DrainEngine;
-use crate::backing::{Backing, missing_in_backing};
-use crate::service::Service;
-use forebay_model::{Error, ErrorKind, FileId, Layout, Result, Span};
-use forebay_store::Batch;
+use crate::backing::Backing;
+use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::{BackingFile, PeerRequest};
-use std::sync::Arc;
 
-impl Service {
+impl DrainEngine {
     /// Has all holders forget that a file of this authority was in the back end, if it is missing there and they have
     /// all of it. The caller holds the file's order lock.
-    pub(super) async fn forget_vanished(self: &Arc<Service>, file: FileId) -> Result<()> {
-        let Some(backing) = &self.backing else { return Ok(()) };
+    pub(super) async fn forget_vanished(&self, file: FileId) -> Result<()> {
         let Some(layout) = self.homes.shared_layout(file)? else { return Ok(()) };
-        if !tokio::task::block_in_place(|| backing.has_vanished(file))? {
+        if !tokio::task::block_in_place(|| self.backing.has_vanished(file))? {
             return Ok(());
         }
         for ask in [true, false] {
@@ -24,34 +20,12 @@ impl Service {
                 .await?;
             tokio::task::block_in_place(|| {
                 let _suspended = self.be_still(file)?;
-                self.forget_part(file, &layout, ask)
+                self.layer.forget_part(file, &layout, ask)
             })?;
         }
         Ok(())
     }
 
-    /// Forgets that this server's part of a file was in the back end, or with `ask` only checks whether it could. The
-    /// caller has suspended writes.
-    pub(crate) fn forget_part(&self, file: FileId, layout: &Layout, ask: bool) -> Result<()> {
-        let (data, own) = (self.store.data(), self.config.server);
-        let counts = |span: Span| layout.pieces(span).any(|(server, _)| server == own);
-        let mut batch = Batch::default();
-        let ours = self.backing.as_ref().filter(|_| !ask && self.homes.is_authority(file));
-        if ours.is_some() {
-            Backing::forget(file, &mut batch);
-        }
-        let forgotten = match ask {
-            true => data.is_here(file, counts)?,
-            false => data.forget_backing(file, batch, counts)?,
-        };
-        if let Some(backing) = ours.filter(|_| forgotten) {
-            backing.drop_mark(file);
-        }
-        if forgotten { Ok(()) } else { Err(missing_in_backing(file)) }
-    }
-}
-
-impl DrainEngine {
     /// Checks that a file in the back end is still the one that was written to. Bytes written to another file, or to
     /// one without a name, are not freed.
     pub(super) fn check_same_file(

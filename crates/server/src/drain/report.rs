@@ -2,7 +2,6 @@
 
 use super::ticket::Ticket;
 use super::{DrainEngine, scanner};
-use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_policy::drain::{Order, TargetId};
 use forebay_wire::{DrainReport, DrainStatus, Failing, TargetStatus};
@@ -23,7 +22,7 @@ pub(super) const ORDERS: [(&str, Order); 4] = [
 
 impl DrainEngine {
     /// Begins to drain a file or tree, or everything; returns the number of the request.
-    pub(crate) fn begin(&self, service: &Service, file: Option<FileId>, last: bool) -> Result<u64> {
+    pub(crate) fn begin(&self, file: Option<FileId>, last: bool) -> Result<u64> {
         self.last.fetch_or(last, Ordering::Relaxed);
         let mut drain_queue = self.drain_queue();
         let finished = |ticket: &&Ticket| ticket.is_done();
@@ -37,7 +36,7 @@ impl DrainEngine {
         }
         drain_queue.last_ticket += 1;
         let id = drain_queue.last_ticket;
-        drain_queue.tickets.insert(id, Ticket::new(id, service.store.data().now()));
+        drain_queue.tickets.insert(id, Ticket::new(id, self.store.data().now()));
         drop(drain_queue);
         self.walks.lock().push((id, scanner::Walk::new(file)));
         Ok(id)
@@ -61,13 +60,8 @@ impl DrainEngine {
     }
 
     /// The progress of a request and the drain's status; failures of one user only, if given.
-    pub(crate) fn report(
-        &self,
-        service: &Service,
-        ticket: Option<u64>,
-        only: Option<Uid>,
-    ) -> Result<DrainReport> {
-        let status = self.status(service, only);
+    pub(crate) fn report(&self, ticket: Option<u64>, only: Option<Uid>) -> Result<DrainReport> {
+        let status = self.status(only);
         let drain_queue = self.drain_queue();
         let ticket = match ticket {
             None => None,
@@ -83,7 +77,7 @@ impl DrainEngine {
     }
 
     /// The drain's status; failures of one user only, if given.
-    pub(crate) fn status(&self, service: &Service, only: Option<Uid>) -> DrainStatus {
+    pub(crate) fn status(&self, only: Option<Uid>) -> DrainStatus {
         let drain_queue = self.drain_queue();
         let targets = self.targets.iter().enumerate().map(|(number, name)| {
             let gauge = &drain_queue.gauges[number];
@@ -112,7 +106,7 @@ impl DrainEngine {
         let failures = failing.len() as u64;
         failing.truncate(SHOWN);
         DrainStatus {
-            backend: service.backing.as_ref().map(|backing| backing.name()).unwrap_or_default(),
+            backend: self.backing.name(),
             order: ORDERS
                 .iter()
                 .find(|(_, order)| *order == drain_queue.order)
@@ -124,7 +118,7 @@ impl DrainEngine {
             waiting: self.waiting_writers.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             freed: self.freed.load(Ordering::Relaxed),
-            read_cache: service.backing.as_ref().map_or((0, 0), |backing| backing.read_cache.bytes()),
+            read_cache: self.backing.read_cache.bytes(),
             targets: targets.collect(),
             failing,
             failures,

@@ -3,11 +3,9 @@
 use super::DrainEngine;
 use super::ticket::TRIES;
 use crate::backing::Backing;
-use crate::service::Service;
 use forebay_model::{FileId, ServerId, Stamp};
 use forebay_wire::{PeerReply, PeerRequest};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Most files in one request.
@@ -15,14 +13,14 @@ const FILES: usize = 1024;
 
 impl DrainEngine {
     /// Polls the holders of files that drain requests wait for, and has them drain these files.
-    pub(super) fn poll_holders(&self, service: &Arc<Service>) {
+    pub(super) fn poll_holders(&self) {
         let tickets: Vec<u64> = self.drain_queue().tickets.keys().copied().collect();
         for id in tickets {
-            self.poll_for_ticket(service, id);
+            self.poll_for_ticket(id);
         }
     }
 
-    fn poll_for_ticket(&self, service: &Arc<Service>, id: u64) {
+    fn poll_for_ticket(&self, id: u64) {
         let (files, clocks) = match self.drain_queue().tickets.get(&id) {
             Some(ticket) => (ticket.to_poll().take(FILES).collect::<Vec<_>>(), ticket.clocks.clone()),
             None => return,
@@ -30,7 +28,7 @@ impl DrainEngine {
         let mut holders: BTreeMap<ServerId, Vec<FileId>> = BTreeMap::new();
         for &file in &files {
             // The worker finds out that a file was removed.
-            for server in service.homes.holders(file).unwrap_or_default() {
+            for server in self.homes.holders(file).unwrap_or_default() {
                 holders.entry(server).or_default().push(file);
             }
         }
@@ -39,7 +37,7 @@ impl DrainEngine {
             (server, PeerRequest::Undrained { files: files.clone(), before, drain: true })
         };
         let list = holders.iter().map(question).collect();
-        let Ok(answers) = service.life.await_unless_it_ends(service.peers.request_all(list)) else { return };
+        let Ok(answers) = self.life.await_unless_it_ends(self.peers.request_all(list)) else { return };
         let mut held: HashSet<FileId> = HashSet::new();
         let mut drain_queue = self.drain_queue();
         let Some(ticket) = drain_queue.tickets.get_mut(&id) else { return };
@@ -76,8 +74,8 @@ impl DrainEngine {
 
     /// Queues files of this authority that their holders have drained, or that an earlier run of a server left unfinished:
     /// they are finalized.
-    pub(super) fn resume_abandoned(&self, service: &Service, backing: &Backing) {
-        let (abandoned, now) = (self.abandoned(service, backing), Instant::now());
+    pub(super) fn resume_abandoned(&self, backing: &Backing) {
+        let (abandoned, now) = (self.abandoned(backing), Instant::now());
         let mut drain_queue = self.drain_queue();
         for file in abandoned {
             if drain_queue.failures.may_try(now, file) {

@@ -5,12 +5,10 @@ use super::DrainEngine;
 use super::arrivals::Arrivals;
 use super::queue::Phase;
 use crate::backing::Backing;
-use crate::service::Service;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::drain::{HIGH, View, Want, want};
 use forebay_store::{Backlog, MAX_LISTED};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -40,8 +38,8 @@ impl Walk {
     }
 
     /// The next files; `None` at the end.
-    fn step(&mut self, service: &Service) -> Option<Vec<FileId>> {
-        let names = service.store.names();
+    fn step(&mut self, engine: &DrainEngine) -> Option<Vec<FileId>> {
+        let names = engine.store.names();
         if let Some(root) = self.root.take() {
             if names.inode(root).is_ok_and(|inode| inode.kind() == FileKind::Directory) {
                 self.stack.push((root, 0));
@@ -58,35 +56,33 @@ impl Walk {
         }
         let dirs = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
         self.stack.extend(dirs.map(|entry| (entry.file, 0)));
-        if let Some(backing) = &service.backing {
-            entries.iter().for_each(|entry| backing.note_name(entry.file, dir, entry.name.clone()));
-        }
+        entries.iter().for_each(|entry| engine.backing.note_name(entry.file, dir, entry.name.clone()));
         Some(entries.into_iter().map(|entry| entry.file).collect())
     }
 }
 
 /// The scanner's thread.
-pub(super) fn scanner(service: &Arc<Service>) {
-    let (Some(engine), Some(backing)) = (&service.drain, &service.backing) else { return };
-    let stopping = service.life.stopping();
+pub(super) fn scanner(engine: &DrainEngine) {
+    let backing = &*engine.backing;
+    let stopping = engine.life.stopping();
     let (mut rest, mut polled) = (POLL, Instant::now());
     let mut arrivals = Arrivals::default();
     while !*stopping.borrow() {
         std::thread::sleep(rest);
         let begin = Instant::now();
-        let usage = service.store.data().usage();
+        let usage = engine.store.data().usage();
         let fill = (usage.live * 1000 / usage.capacity.max(1)).min(1000) as u16;
         engine.notify_of_grants(|drain_queue| {
-            drain_queue.tick((Tick(service.store.data().now().0), begin), fill);
+            drain_queue.tick((Tick(engine.store.data().now().0), begin), fill);
         });
-        engine.continue_walks(service, backing);
-        engine.choose_changed(service, backing);
-        engine.apply_trigger(service, &mut arrivals);
+        engine.continue_walks(backing);
+        engine.choose_changed(backing);
+        engine.apply_trigger(&mut arrivals);
         engine.retry(begin);
-        engine.resume_closed(service, backing);
-        if !service.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
-            engine.poll_holders(service);
-            engine.resume_abandoned(service, backing);
+        engine.resume_closed(backing);
+        if !engine.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
+            engine.poll_holders();
+            engine.resume_abandoned(backing);
             polled = Instant::now();
         }
         if engine.drain_queue().has_work() {
@@ -102,7 +98,7 @@ pub(super) fn scanner(service: &Arc<Service>) {
 
 impl DrainEngine {
     /// Continues the walks of drain requests.
-    fn continue_walks(&self, service: &Service, backing: &Backing) {
+    fn continue_walks(&self, backing: &Backing) {
         let mut walks = std::mem::take(&mut *self.walks.lock());
         walks.retain_mut(|(id, walk)| {
             loop {
@@ -113,8 +109,8 @@ impl DrainEngine {
                     Some(false) => return true,
                     Some(true) => {}
                 }
-                match walk.step(service) {
-                    Some(found) => self.want(service, backing, *id, &found),
+                match walk.step(self) {
+                    Some(found) => self.want(backing, *id, &found),
                     None => {
                         if let Some(ticket) = self.drain_queue().tickets.get_mut(id) {
                             ticket.walking = false;
@@ -128,12 +124,12 @@ impl DrainEngine {
     }
 
     /// Queues the files of a drain request that differ from the back end.
-    fn want(&self, service: &Service, backing: &Backing, id: u64, files: &[FileId]) {
+    fn want(&self, backing: &Backing, id: u64, files: &[FileId]) {
         for &file in files {
             let last = self.last.load(Ordering::Relaxed);
-            let Ok(needed) = service.needs(backing, file, last) else { continue };
+            let Ok(needed) = self.needs(backing, file, last) else { continue };
             let Some(need) = needed else { continue };
-            let backlog = service.store.data().backlog(file).ok().flatten();
+            let backlog = self.store.data().backlog(file).ok().flatten();
             let (mut drain_queue, now) = (self.drain_queue(), Instant::now());
             drain_queue.failures.retry_now(now, file);
             drain_queue.want(now, file);
@@ -147,7 +143,7 @@ impl DrainEngine {
                     Need::Directory => ticket.dirs.insert(file),
                     Need::Other => ticket.pending.insert(file),
                 };
-                if service.homes.is_shared(file) {
+                if self.homes.is_shared(file) {
                     ticket.striped.insert(file, 0);
                 }
             }
@@ -156,8 +152,8 @@ impl DrainEngine {
 
     /// Queues files without buffered bytes whose names or attributes changed some time ago. Files with bytes are queued
     /// by the trigger, and their attributes are set with them.
-    fn choose_changed(&self, service: &Service, backing: &Backing) {
-        let data = service.store.data();
+    fn choose_changed(&self, backing: &Backing) {
+        let data = self.store.data();
         let now = Instant::now();
         if std::mem::take(&mut self.drain_queue().failures.overflowed) {
             self.notes().note_more(now);
@@ -170,14 +166,14 @@ impl DrainEngine {
             (notes.due(now, self.settings.age, NOTES), notes.sweep.take())
         };
         if let Some(mut walk) = sweep
-            && let Some(found) = walk.step(service)
+            && let Some(found) = walk.step(self)
         {
             due.extend(found);
             self.notes().sweep = Some(walk);
         }
         for file in due {
             if data.backlog(file).is_ok_and(|backlog| backlog.is_none())
-                && matches!(service.needs(backing, file, false), Ok(Some(_)))
+                && matches!(self.needs(backing, file, false), Ok(Some(_)))
             {
                 self.drain_queue().choose(now, file);
             }
@@ -185,8 +181,8 @@ impl DrainEngine {
     }
 
     /// Queues what the trigger selects.
-    fn apply_trigger(&self, service: &Service, arrivals: &mut Arrivals) {
-        let data = service.store.data();
+    fn apply_trigger(&self, arrivals: &mut Arrivals) {
+        let data = self.store.data();
         let usage = data.usage();
         let (idle, wants_files) = {
             let drain_queue = self.drain_queue();
@@ -194,29 +190,29 @@ impl DrainEngine {
         };
         let waiting = usize::try_from(self.waiting_writers.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let now = data.now();
-        let burst = service.writers.route.burst(now);
+        let burst = self.writers.route.burst(now);
         let trigger = self.settings.trigger();
         let room = (usage.capacity as f64 * (HIGH - trigger.threshold).max(0.0)) as u64;
-        let filling = arrivals.is_burst(now, service.writers.route.arrived(), room);
+        let filling = arrivals.is_burst(now, self.writers.route.arrived(), room);
         let within_hours = self.settings.may_drain(now);
         let (capacity, live) = (usage.capacity, usage.live);
         match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
             Want::Nothing => {}
             _ if !wants_files => {}
-            Want::Bytes(bytes) => self.choose(service, bytes, now),
-            Want::Before(stamp) => self.choose(service, u64::MAX, stamp),
+            Want::Bytes(bytes) => self.choose(bytes, now),
+            Want::Before(stamp) => self.choose(u64::MAX, stamp),
         }
     }
 
     /// Queues files with bytes from before `before`, those with the oldest bytes first, until they have `bytes` bytes.
-    fn choose(&self, service: &Service, bytes: u64, before: Stamp) {
+    fn choose(&self, bytes: u64, before: Stamp) {
         let begin = Instant::now();
-        self.choose_now(service, bytes, before);
+        self.choose_now(bytes, before);
         self.indexing_since(begin);
     }
 
-    fn choose_now(&self, service: &Service, bytes: u64, before: Stamp) {
-        let data = service.store.data();
+    fn choose_now(&self, bytes: u64, before: Stamp) {
+        let data = self.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
         for file in data.files() {
             // A file whose backlog cannot be read now is drained later.
@@ -233,7 +229,7 @@ impl DrainEngine {
                 break;
             }
             // A file without a name is not needed in the back end.
-            if service.store.names().inode(file).is_ok_and(|inode| inode.parents.is_empty()) {
+            if self.store.names().inode(file).is_ok_and(|inode| inode.parents.is_empty()) {
                 continue;
             }
             let mut drain_queue = self.drain_queue();
@@ -268,7 +264,7 @@ pub(crate) enum Need {
     Other,
 }
 
-impl Service {
+impl DrainEngine {
     /// Whether a file in the back end differs from the one in the buffer.
     fn needs(&self, backing: &Backing, file: FileId, last: bool) -> Result<Option<Need>> {
         let inode = self.store.names().inode(file)?;

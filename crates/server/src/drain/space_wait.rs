@@ -1,10 +1,13 @@
 //! Writers that find the buffer full wait until the drain has freed space, and share it by policy.
 
 use super::DrainEngine;
-use crate::service::Service;
+use crate::jobs::Jobs;
+use crate::lifecycle::Lifecycle;
 use forebay_model::{Error, ErrorKind, JobId, Result};
 use forebay_policy::Tick;
 use forebay_policy::share::{SpaceQueue, is_roomy};
+use forebay_store::{Data, Store};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
@@ -15,10 +18,21 @@ const LONGEST: Duration = Duration::from_secs(25);
 const POLL: Duration = Duration::from_nanos(SpaceQueue::POLL.0);
 /// Space granted to clients on this machine is not reclaimed for other writers if it was used this recently.
 pub(super) const FRESH: Duration = Duration::from_millis(50);
+/// How long a call that writes data of mappings back waits for a full buffer, and the time between two attempts.
+const ROOM: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Space in the buffer, as writers get it; only a drain frees some.
+pub(crate) struct BufferSpace {
+    pub(crate) store: Arc<Store>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) life: Arc<Lifecycle>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+}
 
 /// A writer in the space queue.
 struct SpaceWait<'a> {
-    service: &'a Service,
+    space: &'a BufferSpace,
     engine: &'a DrainEngine,
     job: JobId,
     begin: Instant,
@@ -28,27 +42,27 @@ struct SpaceWait<'a> {
 }
 
 impl<'a> SpaceWait<'a> {
-    fn new(service: &'a Service, engine: &'a DrainEngine, job: JobId) -> SpaceWait<'a> {
+    fn new(space: &'a BufferSpace, engine: &'a DrainEngine, job: JobId) -> SpaceWait<'a> {
         engine.space_queue().join(job);
         engine.waiting_writers.fetch_add(1, Ordering::Relaxed);
-        let since = service.space_clock();
-        SpaceWait { service, engine, job, begin: Instant::now(), since, counted_until: None }
+        let since = space.clock();
+        SpaceWait { space, engine, job, begin: Instant::now(), since, counted_until: None }
     }
 
     /// Whether the free space is due to this writer's job.
     fn is_next(&self) -> bool {
-        for (job, bytes) in self.service.store.data().taken_back() {
+        for (job, bytes) in self.space.store.data().taken_back() {
             let share = self.share(job);
             self.engine.space_queue().reclaimed(job, bytes, share);
         }
         let is_next = |at| self.engine.space_queue().next_job(at, |_| self.since) == Some(self.job);
-        self.service.is_roomy() || is_next(self.service.space_clock())
+        self.space.is_roomy() || is_next(self.space.clock())
     }
 
     /// The share of free space that a job is due.
     fn share(&self, job: JobId) -> f64 {
         let all = self.engine.space_queue().all();
-        self.service.jobs.due_among(job, &all)
+        self.space.jobs.due_among(job, &all)
     }
 
     /// Adds the time since the last call to the statistics.
@@ -63,7 +77,7 @@ impl<'a> SpaceWait<'a> {
     /// The writer got `bytes` of space.
     fn got(&self, bytes: u32) {
         let share = self.share(self.job);
-        self.engine.space_queue().got(self.job, u64::from(bytes), share, self.service.space_clock());
+        self.engine.space_queue().got(self.job, u64::from(bytes), share, self.space.clock());
         self.engine.reset_stuck();
         // It is another job's turn.
         self.engine.space_freed.notify_waiters();
@@ -116,7 +130,7 @@ fn verdict(stuck: Duration, waited: Duration, patience: Duration) -> Option<Verd
 
 impl Drop for SpaceWait<'_> {
     fn drop(&mut self) {
-        self.engine.space_queue().leave(self.job, self.service.space_clock());
+        self.engine.space_queue().leave(self.job, self.space.clock());
         self.engine.waiting_writers.fetch_sub(1, Ordering::Relaxed);
         if self.counted_until.is_some() {
             self.note();
@@ -124,9 +138,9 @@ impl Drop for SpaceWait<'_> {
     }
 }
 
-impl Service {
+impl BufferSpace {
     /// The time of the space queue.
-    fn space_clock(&self) -> Tick {
+    fn clock(&self) -> Tick {
         Tick(self.store.data().now().0)
     }
 
@@ -136,11 +150,15 @@ impl Service {
         is_roomy(u64::from(data.regions().free), u64::from(data.geometry().regions))
     }
 
+    /// Whether a full buffer gets space again, because a drain frees it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drain.is_some()
+    }
+
     /// Whether a writer may take the space it finds: no writer waits for space, or did a moment ago.
     pub(crate) fn is_uncontested(&self) -> bool {
         self.drain.as_ref().is_none_or(|engine| {
-            engine.has_no_waiters()
-                && engine.space_queue().is_uncontested(self.space_clock(), || self.is_roomy())
+            engine.has_no_waiters() && engine.space_queue().is_uncontested(self.clock(), || self.is_roomy())
         })
     }
 
@@ -176,6 +194,25 @@ impl Service {
             }
             rest();
             space_wait.get_or_insert_with(|| SpaceWait::new(self, engine, job)).wait(freed, &full).await?;
+        }
+    }
+
+    /// Runs a call that writes data of mappings back. Waits for a full buffer if a drain frees space. Blocks the
+    /// thread.
+    pub(crate) fn when_there_is_room(&self, mut write_back: impl FnMut(&Data) -> Result<()>) -> Result<()> {
+        let (begin, stopping) = (Instant::now(), self.life.stopping());
+        loop {
+            match write_back(self.store.data()) {
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace
+                        && self.is_drained()
+                        && begin.elapsed() < ROOM
+                        && !*stopping.borrow() =>
+                {
+                    std::thread::sleep(AGAIN);
+                }
+                done => return done,
+            }
         }
     }
 }

@@ -18,15 +18,13 @@
 use super::DrainEngine;
 use crate::backing::{Backing, Extras, missing_in_backing};
 use crate::cluster::{and, nonsense};
-use crate::service::Service;
 use crate::writers::{Quiesced, SuspendedWrites};
 use forebay_backend::Object;
-use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
-use forebay_store::{Batch, Facts};
+use forebay_model::{ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
+use forebay_store::{Batch, Data, Facts};
 use forebay_wire::{BackingFile, Held, Left, PeerReply, PeerRequest, Place};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A holder that has not renewed its lease for this long has given up draining.
@@ -64,22 +62,18 @@ impl Parts {
     }
 }
 
-impl Service {
+impl DrainEngine {
     /// Requests a write lease for a file from its authority, at least up to `end`. For threads that may block.
-    pub(crate) fn request_lease(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<BackingFile>> {
+    pub(crate) fn request_lease(&self, file: FileId, end: u64) -> Result<Option<BackingFile>> {
         let size = self.store.data().facts(file)?.size.max(end);
-        self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
+        self.backing.read_cache.forget(file);
         let lease = async {
             if self.homes.is_authority(file) {
-                return self.create_striped(self.config.server, file, size).await;
+                return self.create_striped(self.own, file, size).await;
             }
             // Without a pending truncation, bytes would be written beyond the end.
             self.striped.learn_reshape(file).await?;
-            match self
-                .peers
-                .ask(self.members.members().authority(file), PeerRequest::Bear { file, size })
-                .await?
-            {
+            match self.peers.ask(self.homes.authority(file), PeerRequest::Bear { file, size }).await? {
                 PeerReply::BackingFile { backing_file } => Ok(backing_file),
                 other => Err(nonsense(&other)),
             }
@@ -90,14 +84,12 @@ impl Service {
     /// Creates a file of this authority in the back end with a writeback mark and at least this size, for a holder of
     /// bytes.
     pub(crate) async fn create_striped(
-        self: &Arc<Service>,
+        &self,
         from: ServerId,
         file: FileId,
         size: u64,
     ) -> Result<Option<BackingFile>> {
-        let (Some(engine), Some(backing)) = (&self.drain, &self.backing) else {
-            return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
-        };
+        let backing = &*self.backing;
         tokio::task::block_in_place(|| self.layer.refresh(file))?;
         let _order = self.striped.order(file).lock().await;
         self.layer.recover_from_backing(file).await?;
@@ -107,14 +99,14 @@ impl Service {
             // The final size of a file with direct writers is unknown: the back end chooses the layout.
             let known = match self.writers.route.are_open() {
                 true => self.layer.create_backing(backing, file, &|_| None)?,
-                false => self.layer.create_backing(backing, file, &engine.choose_layout(self, file))?,
+                false => self.layer.create_backing(backing, file, &self.choose_layout(file))?,
             };
             let Some(known) = known else { return Ok(None) };
             let grown = self.layer.grow_shared(backing, file, size)?;
             Ok(grown.map(|(place, grown)| BackingFile { place, grown, layout, owner: known.owner }))
         });
-        if from != self.config.server && matches!(backing_file, Ok(Some(_))) {
-            engine.parts.begin(file, from);
+        if from != self.own && matches!(backing_file, Ok(Some(_))) {
+            self.parts.begin(file, from);
         }
         match backing_file {
             Err(error) if error.kind() == ErrorKind::NotFound && self.store.names().inode(file).is_err() => {
@@ -126,43 +118,34 @@ impl Service {
 
     /// A holder has drained all its bytes.
     pub(crate) fn part_drained(&self, from: ServerId, file: FileId) {
-        if let Some(engine) = &self.drain {
-            engine.parts.end(file, from);
-            engine.doorbell.notify_one();
-        }
+        self.parts.end(file, from);
+        self.doorbell.notify_one();
     }
 
     /// Sets the writeback mark of a file of this authority before it is truncated or punched, so that the change
     /// reaches the back end after a crash too. The caller holds the file's order lock.
     pub(crate) fn claim_shared(&self, file: FileId) -> Result<()> {
-        match &self.backing {
-            Some(backing) if backing.knows(file)? => {
-                self.layer.create_backing(backing, file, &|_| None).map(drop)
-            }
-            _ => Ok(()),
+        match self.backing.knows(file)? {
+            true => self.layer.create_backing(&self.backing, file, &|_| None).map(drop),
+            false => Ok(()),
         }
     }
 
     /// A file was truncated: truncates it in the back end at once if possible.
     pub(crate) fn trim_shared(&self, file: FileId, change: Reshape) {
-        let (Some(backing), Reshape::Cut(size)) = (&self.backing, change) else { return };
-        if let Err(error) = self.layer.shorten(backing, file, size) {
+        let Reshape::Cut(size) = change else { return };
+        if let Err(error) = self.layer.shorten(&self.backing, file, size) {
             tracing::warn!(%file, %error, "cannot truncate a file in the back end; it is truncated later");
         }
     }
 
     /// Suspends writes to a file in the back end while the result is held; afterwards they need a new lease.
-    pub(crate) fn be_still(&self, file: FileId) -> Result<Option<(Quiesced, SuspendedWrites<'_>)>> {
-        self.backing.iter().for_each(|backing| backing.read_cache.forget(file));
-        // Shorter than the timeout of the requesting servers.
-        let patience = self.config.times.peer / 4;
-        if self.drain.is_none() {
-            return Ok(None);
-        }
-        let suspended = self.writers.leases.suspend(file, patience)?;
+    pub(crate) fn be_still(&self, file: FileId) -> Result<(Quiesced, SuspendedWrites<'_>)> {
+        self.backing.read_cache.forget(file);
+        let suspended = self.writers.leases.suspend(file, self.suspension)?;
         // Without a lease nothing is reserved; ranges that were reserved with one do not start their I/O any more.
-        let quiesce = self.writers.range_locks.quiesce_within(file, patience)?;
-        Ok(Some((quiesce, suspended)))
+        let quiesce = self.writers.range_locks.quiesce_within(file, self.suspension)?;
+        Ok((quiesce, suspended))
     }
 
     /// Makes this server's part of a file in the back end match the buffer. Writes are suspended.
@@ -173,11 +156,8 @@ impl Service {
         size: u64,
         lost_below: u64,
     ) -> Result<Held> {
-        let Some(backing) = &self.backing else {
-            return Err(Error::new(ErrorKind::Unsupported, "this server has no back end"));
-        };
-        let data = self.store.data();
-        if !layout.servers.contains(&self.config.server) {
+        let (data, backing) = (self.store.data(), &*self.backing);
+        if !layout.servers.contains(&self.own) {
             return self.homes.held(file);
         }
         if lost_below > 0 {
@@ -192,7 +172,7 @@ impl Service {
         let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
         backing.ask(|_| -> Result<()> {
             for &gap in &gaps {
-                let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.config.server);
+                let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.own);
                 own.try_for_each(|(_, span)| object.zero(span))?;
             }
             object.sync()
@@ -204,8 +184,8 @@ impl Service {
 
     /// Makes a file of this authority match in the back end and finalizes it: sets its size, zeros, owner, mode and
     /// time, and records its version.
-    pub(crate) async fn finalize_striped(self: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
-        let Some(backing) = &self.backing else { return Ok(Extras::default()) };
+    pub(crate) async fn finalize_striped(&self, file: FileId, last: bool) -> Result<Extras> {
+        let backing = &*self.backing;
         let _order = self.striped.order(file).lock().await;
         let Some((layout, place)) = tokio::task::block_in_place(|| self.to_finalize(backing, file))? else {
             return tokio::task::block_in_place(|| self.layer.finalize(backing, file, last, None));
@@ -259,16 +239,8 @@ impl Service {
     pub(crate) fn undrained(&self, files: &[FileId], before: Stamp, drain: bool) -> PeerReply {
         let (data, now) = (self.store.data(), Instant::now());
         let left = files.iter().map(|&file| {
-            // A repeated poll only needs to know whether anything is left.
-            let bytes = match data.write_back(file).and_then(|()| data.backlog(file)) {
-                Ok(None) => 0,
-                Ok(Some(backlog)) if before == Stamp(u64::MAX) => backlog.bytes,
-                Ok(Some(backlog)) => u64::from(backlog.oldest <= before),
-                // A file whose backlog cannot be read is not drained.
-                Err(_) => 1,
-            };
-            let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
-            let mut drain_queue = engine.drain_queue();
+            let bytes = bytes_left(data, file, before);
+            let mut drain_queue = self.drain_queue();
             if bytes > 0 && drain {
                 if before == Stamp(u64::MAX) {
                     // The first poll for a drain request.
@@ -279,19 +251,33 @@ impl Service {
             Left { bytes, tries: drain_queue.failures.tries(file) }
         });
         let left = left.collect();
-        if let Some(engine) = &self.drain {
-            engine.doorbell.notify_one();
-        }
+        self.doorbell.notify_one();
         PeerReply::Undrained { now: data.now(), left }
+    }
+
+    /// Files of this authority with writeback marks that no server works on.
+    pub(super) fn abandoned(&self, backing: &Backing) -> BTreeSet<FileId> {
+        let writeback_marks = backing.all_marked().into_iter();
+        writeback_marks.filter(|&file| self.homes.is_shared(file) && !self.parts.are_busy(file)).collect()
     }
 }
 
-impl DrainEngine {
-    /// Files of this authority with writeback marks that no server works on.
-    pub(super) fn abandoned(&self, service: &Service, backing: &Backing) -> BTreeSet<FileId> {
-        let writeback_marks = backing.all_marked().into_iter();
-        writeback_marks.filter(|&file| service.homes.is_shared(file) && !self.parts.are_busy(file)).collect()
+/// How much of a file was written before `before` and is still in the buffer. A repeated poll only needs to know whether
+/// anything is left.
+fn bytes_left(data: &Data, file: FileId, before: Stamp) -> u64 {
+    match data.write_back(file).and_then(|()| data.backlog(file)) {
+        Ok(None) => 0,
+        Ok(Some(backlog)) if before == Stamp(u64::MAX) => backlog.bytes,
+        Ok(Some(backlog)) => u64::from(backlog.oldest <= before),
+        // A file whose backlog cannot be read is not drained.
+        Err(_) => 1,
     }
+}
+
+/// The same answer from a server without a back end, which never drains them.
+pub(crate) fn never_drained(data: &Data, files: &[FileId], before: Stamp) -> PeerReply {
+    let left = files.iter().map(|&file| Left { bytes: bytes_left(data, file, before), tries: u32::MAX });
+    PeerReply::Undrained { left: left.collect(), now: data.now() }
 }
 
 /// Opens a file for writing whose name another server may have.

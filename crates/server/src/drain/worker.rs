@@ -6,9 +6,8 @@ use super::remake::replaced_in_backing;
 use super::settings::Verify;
 use super::striped::open_place;
 use crate::backing::{Backing, BackingWriter, Extras};
-use crate::service::Service;
 use crc32c::crc32c;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, JobId, Name, Result, Span, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, JobId, Name, Result, ServerId, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::drain::{BatchId, Layout, TargetId};
 use forebay_store::{Batch, Picked};
@@ -49,30 +48,30 @@ struct WorkerBatch {
 }
 
 /// One worker's thread.
-pub(super) fn run_worker(service: &Arc<Service>) {
-    let (Some(engine), Some(backing)) = (&service.drain, &service.backing) else { return };
-    let stopping = service.life.stopping();
+pub(super) fn run_worker(engine: &DrainEngine) {
+    let backing = &*engine.backing;
+    let stopping = engine.life.stopping();
     let mut worker_batch = WorkerBatch::default();
-    let limit = UNSYNCED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
-    while let Some(task) = engine.next(service, &worker_batch, &stopping) {
+    let limit = UNSYNCED.min(engine.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
+    while let Some(task) = engine.next(&worker_batch, &stopping) {
         match task {
             Task::Prepare(file) => {
-                engine.prepare(service, backing, file);
+                engine.prepare(backing, file);
                 engine.drain_queue().preparing -= 1;
             }
             Task::Write(assignment) => {
-                engine.write(service, backing, &mut worker_batch, assignment);
+                engine.write(backing, &mut worker_batch, assignment);
                 let full = worker_batch.bytes >= limit
                     || worker_batch.writes >= MOST_WRITES
                     || worker_batch.files.len() >= MOST_FILES;
                 if full || engine.drain_queue().has_given_all_of(&worker_batch.queues) {
                     // Another worker can use the slot meanwhile.
                     engine.doorbell.notify_one();
-                    engine.sync_batch(service, backing, &mut worker_batch);
+                    engine.sync_batch(backing, &mut worker_batch);
                 }
             }
-            Task::Sync => engine.sync_batch(service, backing, &mut worker_batch),
-            Task::Finish(file) => engine.finalize(service, backing, file),
+            Task::Sync => engine.sync_batch(backing, &mut worker_batch),
+            Task::Finish(file) => engine.finalize(backing, file),
         }
         let busy = {
             let mut drain_queue = engine.drain_queue();
@@ -84,24 +83,19 @@ pub(super) fn run_worker(service: &Arc<Service>) {
             engine.doorbell.notify_one();
         }
     }
-    engine.sync_batch(service, backing, &mut worker_batch);
+    engine.sync_batch(backing, &mut worker_batch);
 }
 
 impl DrainEngine {
     /// The next task; none when the server ends.
-    fn next(
-        &self,
-        service: &Service,
-        worker_batch: &WorkerBatch,
-        stopping: &watch::Receiver<bool>,
-    ) -> Option<Task> {
+    fn next(&self, worker_batch: &WorkerBatch, stopping: &watch::Receiver<bool>) -> Option<Task> {
         let unsynced = !worker_batch.files.is_empty();
         let (mut drain_queue, begin) = (self.drain_queue(), Instant::now());
         loop {
             if *stopping.borrow() {
                 return None;
             }
-            let now = (Tick(service.store.data().now().0), Instant::now());
+            let now = (Tick(self.store.data().now().0), Instant::now());
             // A slot may become free in a moment, and a sync after each write costs more than the write.
             let sync_due =
                 unsynced && (drain_queue.has_given_all_of(&worker_batch.queues) || begin.elapsed() >= NAP);
@@ -150,41 +144,41 @@ impl DrainEngine {
         }
     }
 
-    fn prepare(&self, service: &Arc<Service>, backing: &Backing, file: FileId) {
-        match self.prepared(service, backing, file) {
+    fn prepare(&self, backing: &Backing, file: FileId) {
+        match self.prepared(backing, file) {
             Ok(Prepared::Queue(path, user, layout)) => {
                 let begin = Instant::now();
-                let dirty = service.store.data().dirty(file);
+                let dirty = self.store.data().dirty(file);
                 self.indexing_since(begin);
                 if dirty.is_empty() {
-                    return self.finalize(service, backing, file);
+                    return self.finalize(backing, file);
                 }
                 let newest = dirty.iter().max_by_key(|piece| piece.stamp).map(|piece| piece.job);
-                let priority = newest.map_or(0, |job| service.jobs.priority(job));
-                let now = Tick(service.store.data().now().0);
+                let priority = newest.map_or(0, |job| self.jobs.priority(job));
+                let now = Tick(self.store.data().now().0);
                 self.notify(|drain_queue| {
                     let begin = Instant::now();
                     drain_queue.enqueue(now, (file, path, user), &layout, &dirty, priority);
                     self.indexing_since(begin);
                 });
             }
-            Ok(Prepared::Finalize) => self.finalize(service, backing, file),
+            Ok(Prepared::Finalize) => self.finalize(backing, file),
             Ok(Prepared::Later) => self.notify(|drain_queue| {
                 drain_queue.touch_dirs(&[file]);
                 drain_queue.finished(file);
             }),
             Ok(Prepared::Gone) => self.notify(|drain_queue| drain_queue.gone(file)),
-            Err(error) => self.failed(service, file, error),
+            Err(error) => self.failed(file, error),
         }
     }
 
     /// Creates or finds a file in the back end.
-    fn prepared(&self, service: &Arc<Service>, backing: &Backing, file: FileId) -> Result<Prepared> {
-        if service.homes.is_shared(file) {
-            return self.prepared_shared(service, backing, file);
+    fn prepared(&self, backing: &Backing, file: FileId) -> Result<Prepared> {
+        if self.homes.is_shared(file) {
+            return self.prepared_shared(backing, file);
         }
-        let choose_layout = self.choose_layout(service, file);
-        let Some(backing_file) = service.layer.create_backing(backing, file, &choose_layout)? else {
+        let choose_layout = self.choose_layout(file);
+        let Some(backing_file) = self.layer.create_backing(backing, file, &choose_layout)? else {
             return Ok(Prepared::Gone);
         };
         let path = shown(&backing_file.path);
@@ -204,15 +198,15 @@ impl DrainEngine {
     }
 
     /// Obtains a write lease for a file whose bytes or name other servers hold.
-    fn prepared_shared(&self, service: &Arc<Service>, backing: &Backing, file: FileId) -> Result<Prepared> {
+    fn prepared_shared(&self, backing: &Backing, file: FileId) -> Result<Prepared> {
         // Other servers may write to an open file. A writeback mark set now would hide changes that other programs make
         // in the back end.
         let last = self.last.load(Ordering::Relaxed);
-        if !last && service.homes.is_authority(file) && service.layer.is_in_backing_by_all(backing, file)? {
+        if !last && self.homes.is_authority(file) && self.layer.is_in_backing_by_all(backing, file)? {
             return Ok(Prepared::Finalize);
         }
-        let size = service.store.data().facts(file)?.size;
-        let Some(lease) = self.writers.leases.write_direct(file, size, || service.request_lease(file, 0))?
+        let size = self.store.data().facts(file)?.size;
+        let Some(lease) = self.writers.leases.write_direct(file, size, || self.request_lease(file, 0))?
         else {
             return Ok(Prepared::Gone);
         };
@@ -223,19 +217,13 @@ impl DrainEngine {
         Ok(Prepared::Queue(path, lease.backing_file.owner, layout(backing, &lease.backing_file.place.path)?))
     }
 
-    fn write(
-        &self,
-        service: &Arc<Service>,
-        backing: &Backing,
-        worker_batch: &mut WorkerBatch,
-        assignment: Assignment,
-    ) {
+    fn write(&self, backing: &Backing, worker_batch: &mut WorkerBatch, assignment: Assignment) {
         let Assignment { queue, id, batch } = assignment;
         let (file, target, span) = (batch.file, batch.target, batch.span());
         let wait = self.drain_queue().valve.as_mut().map(|valve| valve.pass(Instant::now(), span.len()));
-        pause(service, wait.unwrap_or_default());
-        let written = self.write_span(service, backing, worker_batch, file, span);
-        let now = Tick(service.store.data().now().0);
+        pause(self, wait.unwrap_or_default());
+        let written = self.write_span(backing, worker_batch, file, span);
+        let now = Tick(self.store.data().now().0);
         match written {
             Ok(Some(bytes)) => {
                 if let Some(file_batch) = worker_batch.files.get_mut(&file) {
@@ -265,7 +253,7 @@ impl DrainEngine {
                     drain_queue.wrote(now, queue, target, 0);
                     drain_queue.synced(file, &writes);
                 });
-                self.failed(service, file, error);
+                self.failed(file, error);
             }
         }
     }
@@ -273,7 +261,6 @@ impl DrainEngine {
     /// Writes the part of a span that is still in the buffer; `None` if the file was removed.
     fn write_span(
         &self,
-        service: &Arc<Service>,
         backing: &Backing,
         worker_batch: &mut WorkerBatch,
         file: FileId,
@@ -281,28 +268,28 @@ impl DrainEngine {
     ) -> Result<Option<u64>> {
         // While the lease is held, no server truncates the file in the back end.
         let mut _lease = None;
-        if service.homes.is_shared(file) {
+        if self.homes.is_shared(file) {
             let Some(lease) =
-                self.writers.leases.write_direct(file, span.end, || service.request_lease(file, 0))?
+                self.writers.leases.write_direct(file, span.end, || self.request_lease(file, 0))?
             else {
                 return Ok(None);
             };
             self.open_shared(backing, worker_batch, file, &lease.backing_file)?;
             _lease = Some(lease);
         } else if worker_batch.files.get(&file).is_none_or(|file_batch| file_batch.writer.grown < span.end) {
-            let Some(writer) = service.layer.writer(backing, file)? else { return Ok(None) };
+            let Some(writer) = self.layer.writer(backing, file)? else { return Ok(None) };
             worker_batch.take(backing, file, writer, None)?;
         }
         // A range that a direct writer or a truncation holds is drained later, if it is still in the buffer then.
-        let Some(reserved) = service.writers.range_locks.reserve(file, span, None) else {
+        let Some(reserved) = self.writers.range_locks.reserve(file, span, None) else {
             return Ok(Some(0));
         };
         let Some(_in_flight) = reserved.start_io() else { return Ok(Some(0)) };
         // The file may have been finalized since it was opened; a write would then look like another program's change.
-        if !service.homes.is_shared(file) && backing.mark(file).is_none() {
+        if !self.homes.is_shared(file) && backing.mark(file).is_none() {
             return Ok(Some(0));
         }
-        let picked = match service.store.data().pick(file, span) {
+        let picked = match self.store.data().pick(file, span) {
             Ok(picked) => picked,
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
             Err(error) => return Err(error),
@@ -344,7 +331,7 @@ impl DrainEngine {
     }
 
     /// Syncs all files of the batch and frees their buffered bytes.
-    fn sync_batch(&self, service: &Arc<Service>, backing: &Backing, worker_batch: &mut WorkerBatch) {
+    fn sync_batch(&self, backing: &Backing, worker_batch: &mut WorkerBatch) {
         for (file, file_batch) in std::mem::take(&mut worker_batch.files) {
             let FileBatch { writer, backing_file, writes, written, sums } = file_batch;
             let synced = backing
@@ -352,20 +339,20 @@ impl DrainEngine {
                 .and_then(|version| {
                     DrainEngine::check_same_file(backing, file, version.serial, backing_file.as_deref())
                 })
-                .and_then(|()| backing.ask(|_| verified(service, file, &writer, &sums)))
+                .and_then(|()| backing.ask(|_| verified(self, file, &writer, &sums)))
                 .and_then(|()| {
                     backing.count_writeback(file);
                     self.writers.leases.count(file);
-                    service.store.data().backing_all(file, &written)
+                    self.store.data().backing_all(file, &written)
                 })
                 .and_then(|freed| {
                     // The gaps belong to other servers. Recording them too keeps the list of ranges in the back end
                     // short.
                     let between = backing_file
                         .iter()
-                        .flat_map(|backing_file| foreign(&backing_file.layout, service, &written));
+                        .flat_map(|backing_file| foreign(&backing_file.layout, self.own, &written));
                     let between: Vec<Span> = between.collect();
-                    service.store.data().hollow(file, &between, Batch::default()).map(|()| freed)
+                    self.store.data().hollow(file, &between, Batch::default()).map(|()| freed)
                 });
             // Some back ends assemble a file when its last writer closes it.
             backing.ask(|_| drop(writer));
@@ -374,7 +361,7 @@ impl DrainEngine {
                     self.note_freed(freed);
                     let out = self.drain_queue().synced(file, &writes);
                     if out {
-                        self.finalize(service, backing, file);
+                        self.finalize(backing, file);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Stale => {
@@ -384,7 +371,7 @@ impl DrainEngine {
                 }
                 Err(error) => {
                     self.drain_queue().synced(file, &writes);
-                    self.failed(service, file, error);
+                    self.failed(file, error);
                 }
             }
         }
@@ -400,19 +387,19 @@ impl DrainEngine {
     }
 
     /// All bytes of a file are written: sets its size, owner, mode and time, and ends its writeback mark.
-    fn finalize(&self, service: &Arc<Service>, backing: &Backing, file: FileId) {
+    fn finalize(&self, backing: &Backing, file: FileId) {
         // Finalizing would make reads of all holes go to the back end while a direct writer is active, and would
         // assemble a file that lies in parts again and again. It waits until the writer is done.
-        let is_used = service.writers.is_written_directly(file)
-            || (backing.is_held_open(file) && service.has_more_of(file));
+        let is_used =
+            self.writers.is_written_directly(file) || (backing.is_held_open(file) && self.has_more_of(file));
         if is_used && !self.drain_queue().is_wanted(file) {
             return self.notify(|drain_queue| drain_queue.finished(file));
         }
         self.drain_queue().begin_finalizing(file);
-        let (shared, last) = (service.homes.is_shared(file), self.last.load(Ordering::Relaxed));
+        let (shared, last) = (self.homes.is_shared(file), self.last.load(Ordering::Relaxed));
         let finalized = match shared {
-            true => self.finalize_part(service, file, last),
-            false => service.layer.finalize(backing, file, last, None).map(Some),
+            true => self.finalize_part(file, last),
+            false => self.layer.finalize(backing, file, last, None).map(Some),
         };
         let extras = match finalized {
             Ok(Some(extras)) => extras,
@@ -425,16 +412,16 @@ impl DrainEngine {
             }
             Err(error) => {
                 self.drain_queue().stop_finalizing(file);
-                return self.failed(service, file, error);
+                return self.failed(file, error);
             }
         };
         self.losses.lock().extend(extras.notes);
         // Releases the memory that the file no longer needs.
-        if let Err(error) = service.store.data().persist_size(file) {
+        if let Err(error) = self.store.data().persist_size(file) {
             tracing::warn!(%file, %error, "cannot persist the size of a drained file; the next start persists it");
         }
-        let backlog = service.store.data().backlog(file);
-        let made = shared || service.layer.is_made(backing, file);
+        let backlog = self.store.data().backlog(file);
+        let made = shared || self.layer.is_made(backing, file);
         self.notify(|drain_queue| {
             if !drain_queue.finalized(Instant::now(), file) {
                 return;
@@ -451,17 +438,17 @@ impl DrainEngine {
 
     /// This server's bytes of a file are written: notifies the authority, which finalizes the file when all holders are
     /// done.
-    fn finalize_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
+    fn finalize_part(&self, file: FileId, last: bool) -> Result<Option<Extras>> {
         self.writers.leases.give_up(file);
-        if !service.homes.is_authority(file) {
-            service.writers.close_direct(file)?;
+        if !self.homes.is_authority(file) {
+            self.writers.close_direct(file)?;
         }
         // The ticket has already found out that the other holders are done.
         let wanted = self.drain_queue().tickets.values().any(|ticket| ticket.drained.contains(&file));
         let notified = async {
-            if !service.homes.is_authority(file) {
-                let authority = service.members.members().authority(file);
-                if let Err(error) = service.peers.ask(authority, PeerRequest::Drained { file }).await {
+            if !self.homes.is_authority(file) {
+                let authority = self.homes.authority(file);
+                if let Err(error) = self.peers.ask(authority, PeerRequest::Drained { file }).await {
                     tracing::debug!(%file, %error, "cannot notify the authority of a drained file; it polls later");
                 }
                 return Ok(Some(Extras::default()));
@@ -469,35 +456,34 @@ impl DrainEngine {
             if self.parts.are_busy(file) && !wanted {
                 return Ok(None);
             }
-            let extras = service.finalize_striped(file, last).await?;
+            let extras = self.finalize_striped(file, last).await?;
             // The size has to be persisted before a store can be lost.
-            if let Err(error) = service.striped.persist_size(file).await {
+            if let Err(error) = self.striped.persist_size(file).await {
                 tracing::debug!(%file, %error, "cannot persist the size of a drained file; it is persisted later");
             }
             Ok(Some(extras))
         };
-        service.life.await_unless_it_ends(notified)?
+        self.life.await_unless_it_ends(notified)?
     }
 
-    fn failed(&self, service: &Service, file: FileId, error: Error) {
-        let found = service.store.names().inode(file);
-        if service.homes.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+    fn failed(&self, file: FileId, error: Error) {
+        let found = self.store.names().inode(file);
+        if self.homes.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // The file was removed meanwhile: that explains the error.
             return self.notify(|drain_queue| drain_queue.gone(file));
         }
         // A directory that does not exist in the back end, or has no writeback mark, has to be prepared again.
-        let is_marked =
-            |backing: &Arc<Backing>| backing.knows(file) == Ok(true) && backing.mark(file).is_some();
-        let is_dir = service.backing.as_ref().is_some_and(is_marked) && service.homes.is_directory(file);
-        self.fill_in_path(service, file);
+        let is_marked = self.backing.knows(file) == Ok(true) && self.backing.mark(file).is_some();
+        let is_dir = is_marked && self.homes.is_directory(file);
+        self.fill_in_path(file);
         self.notify(|drain_queue| drain_queue.failed(Instant::now(), file, is_dir, error));
     }
 
     /// Fills in the path and owner of a file for failure reports.
-    fn fill_in_path(&self, service: &Service, file: FileId) {
+    fn fill_in_path(&self, file: FileId) {
         let unknown = self.drain_queue().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
-        if let (true, Some(backing)) = (unknown, &service.backing)
-            && let Ok(called) = service.layer.display_path(backing, file)
+        if unknown
+            && let Ok(called) = self.layer.display_path(&self.backing, file)
             && let Some(entry) = self.drain_queue().files.get_mut(&file)
         {
             (entry.path, entry.user) = called;
@@ -531,10 +517,10 @@ fn layout(backing: &Backing, path: &[Name]) -> Result<Layout> {
 }
 
 /// The ranges of other servers between the first and the last of these spans.
-fn foreign(layout: &forebay_model::Layout, service: &Service, written: &[(Span, Stamp)]) -> Vec<Span> {
+fn foreign(layout: &forebay_model::Layout, own: ServerId, written: &[(Span, Stamp)]) -> Vec<Span> {
     let start = written.iter().map(|(span, _)| span.start).min().unwrap_or(0);
     let end = written.iter().map(|(span, _)| span.end).max().unwrap_or(0);
-    let others = layout.pieces(Span::new(start, end)).filter(|(server, _)| *server != service.config.server);
+    let others = layout.pieces(Span::new(start, end)).filter(|(server, _)| *server != own);
     others.map(|(_, span)| span).collect()
 }
 
@@ -574,8 +560,8 @@ impl WorkerBatch {
 }
 
 /// Sleeps, but not beyond the end of the server.
-fn pause(service: &Service, wait: Duration) {
-    let (stopping, begin) = (service.life.stopping(), Instant::now());
+fn pause(engine: &DrainEngine, wait: Duration) {
+    let (stopping, begin) = (engine.life.stopping(), Instant::now());
     while let Some(left) = wait.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         if *stopping.borrow() {
             return;
@@ -586,7 +572,7 @@ fn pause(service: &Service, wait: Duration) {
 
 /// Reads back what was written, where checksums were kept.
 fn verified(
-    service: &Service,
+    engine: &DrainEngine,
     file: FileId,
     writer: &BackingWriter,
     sums: &[(Span, Stamp, u32)],
@@ -596,7 +582,7 @@ fn verified(
         writer.object.forget(span);
         let count = writer.object.read_at(span.start, &mut back)?;
         if count != back.len() || crc32c(&back) != sum {
-            still_differs(service, file, writer, (span, stamp))?;
+            still_differs(engine, file, writer, (span, stamp))?;
         }
     }
     Ok(())
@@ -605,18 +591,18 @@ fn verified(
 /// Compares again, byte by byte, those parts of a span that were not overwritten or truncated since they were drained,
 /// while no other writer has the range: a later write may have reached the back end already.
 fn still_differs(
-    service: &Service,
+    engine: &DrainEngine,
     file: FileId,
     writer: &BackingWriter,
     (span, stamp): (Span, Stamp),
 ) -> Result<()> {
-    let Some(_reserved) = service.writers.range_locks.reserve(file, span, None) else {
+    let Some(_reserved) = engine.writers.range_locks.reserve(file, span, None) else {
         let text = format!(
             "bytes {span} are being written to the back end by another writer: they are drained again"
         );
         return Err(Error::new(ErrorKind::Busy, text));
     };
-    let now = match service.store.data().pick(file, span) {
+    let now = match engine.store.data().pick(file, span) {
         Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
         now => now?,
     };

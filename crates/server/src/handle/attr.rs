@@ -1,36 +1,51 @@
 //! Attributes, extended attributes, and file sizes.
 
-use super::open::{SET_ID, note_set_id};
-use super::vanished;
-use crate::backing::Order;
+use super::access::note_set_id;
+use super::{FileAccess, vanished};
+use crate::backing::{BackingLayer, Order};
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
-use crate::file_homes::is_striped;
-use crate::opens::Hold;
-use crate::service::Service;
+use crate::drain::DrainEngine;
+use crate::file_homes::{FileHomes, is_striped};
+use crate::lifecycle::Lifecycle;
+use crate::opens::{Hold, Opens, SET_ID};
+use crate::writers::Writers;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
 };
-use forebay_store::{Batch, Body, MAX_FILE};
+use forebay_store::{Batch, Body, MAX_FILE, Store};
 use forebay_wire::{Reply, Token, XattrMode};
+use std::sync::Arc;
 
 /// Smallest allowed stripe.
 const LEAST_STRIPE: u64 = 64 << 10;
 
-impl Service {
+/// Serves requests about attributes and sizes.
+pub(crate) struct AttrRequests {
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) writers: Arc<Writers>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) life: Arc<Lifecycle>,
+}
+
+impl AttrRequests {
     pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         self.layer.refresh(file)?;
         let inode = self.store.names().settled(file).map_err(vanished)?;
-        Ok(Reply::Attr(self.attr(caller, file, &inode)?))
+        Ok(Reply::Attr(self.access.attr(caller, file, &inode)?))
     }
 
     pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         let inode = self.store.names().inode(file).map_err(vanished)?;
         // Read before anything is changed, so that the answer cannot fail afterwards.
-        let before = self.attr(caller, file, &inode)?;
+        let before = self.access.attr(caller, file, &inode)?;
         if let Body::File { extent, .. } = &inode.body
             && is_striped(extent)
             && change.mode.is_some_and(|mode| mode & SET_ID != 0)
@@ -40,8 +55,8 @@ impl Service {
         }
         // An explicitly set time takes effect even if another server's clock was ahead when it wrote.
         let now = match caller.retry_context.held.get(&file).and_then(|held| held.touched) {
-            Some(touched) => self.now().max(touched),
-            None => self.now(),
+            Some(touched) => self.access.now().max(touched),
+            None => self.access.now(),
         };
         let inode = match file == FileId::ROOT {
             true => self.layer.set_root_attr(&caller.who, change).map_err(vanished)?,
@@ -52,17 +67,17 @@ impl Service {
             // Clients that write through rings must send a request first, which clears the set-id bits.
             self.store.data().recall_file(file);
         }
-        let after = self.attr(caller, file, &inode);
+        let after = self.access.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))
     }
 
     pub(super) fn truncate(&self, caller: &Caller, token: &Token, size: u64) -> Outcome {
-        let hold = self.claim(caller, token, Access::WRITE)?;
+        let hold = self.access.claim(caller, token, Access::WRITE)?;
         self.set_length(caller, &hold, size)
     }
 
     pub(super) fn truncate_file(&self, caller: &Caller, file: FileId, size: u64) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let hold = self.opens.hold(file)?;
         let inode = self.store.names().check_open(&caller.who, file, Access::WRITE).map_err(vanished)?;
         if inode.kind() != FileKind::File {
@@ -84,7 +99,7 @@ impl Service {
         if self.others_hold(file)? {
             return self.reshape(caller, hold, Reshape::Cut(size));
         }
-        self.shed_set_id(caller, hold)?;
+        self.access.shed_set_id(caller, hold)?;
         self.layer.cut_both(file, size)?;
         Ok(Reply::Done)
     }
@@ -96,28 +111,29 @@ impl Service {
             (Order::Free, _) => Err(Blocked::Order(file)),
             (Order::Kept, None) => Err(Blocked::Reshape(file, change)),
             (Order::Kept, Some(opening)) => {
-                self.shed_set_id(caller, hold)?;
-                self.claim_shared(file)?;
-                let _still = self.be_still(file)?;
+                self.access.shed_set_id(caller, hold)?;
+                let engine = self.drain.as_ref();
+                engine.map_or(Ok(()), |engine| engine.claim_shared(file))?;
+                let _still = engine.map(|engine| engine.be_still(file)).transpose()?;
                 self.writers.range_locks.hide(file, opening.change().hides());
                 self.homes.decide_reshape(file, opening)?;
                 self.writers.clear_failed_direct(file);
-                self.trim_shared(file, opening.change());
+                engine.into_iter().for_each(|engine| engine.trim_shared(file, opening.change()));
                 Ok(Reply::Done)
             }
         }
     }
 
     pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Outcome {
-        let hold = self.claim(caller, token, Access::WRITE)?;
-        self.shed_set_id(caller, &hold)?;
+        let hold = self.access.claim(caller, token, Access::WRITE)?;
+        self.access.shed_set_id(caller, &hold)?;
         self.store.data().extend(token.file, size)?;
         Ok(Reply::Done)
     }
 
     /// Whether other servers may hold bytes of a file of this server.
     fn others_hold(&self, file: FileId) -> Result<bool, Blocked> {
-        if self.life.is_alone() || self.members.members().authority(file) != self.config.server {
+        if self.life.is_alone() || !self.homes.is_authority(file) {
             return Ok(false);
         }
         match &self.store.names().inode(file).map_err(vanished)?.body {
@@ -127,7 +143,7 @@ impl Service {
     }
 
     pub(super) fn get_layout(&self, caller: &Caller, file: FileId) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let (striping, layout) = match self.store.names().inode(file).map_err(vanished)?.body {
             Body::Directory { striping, .. } => (striping, None),
             Body::File { layout, .. } => (None, Some(layout)),
@@ -137,17 +153,17 @@ impl Service {
     }
 
     pub(super) fn set_layout(&self, caller: &Caller, dir: FileId, striping: Option<Striping>) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         if striping.is_some_and(|striping| striping.stripe < LEAST_STRIPE || striping.stripe > MAX_FILE) {
             let text = format!("stripes must have {LEAST_STRIPE} to {MAX_FILE} bytes");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
-        self.store.names().set_striping(&caller.who, dir, striping, self.now()).map_err(vanished)?;
+        self.store.names().set_striping(&caller.who, dir, striping, self.access.now()).map_err(vanished)?;
         Ok(Reply::Layout { striping, layout: None })
     }
 
     pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Outcome {
-        let hold = self.claim(caller, token, Access::WRITE)?;
+        let hold = self.access.claim(caller, token, Access::WRITE)?;
         let span = Span::at(offset, len).filter(|span| !span.is_empty());
         let span = span.ok_or_else(|| {
             Error::new(
@@ -158,19 +174,19 @@ impl Service {
         if self.others_hold(token.file)? {
             return self.reshape(caller, &hold, Reshape::Punch(span));
         }
-        self.shed_set_id(caller, &hold)?;
+        self.access.shed_set_id(caller, &hold)?;
         self.writers.range_locks.hide(token.file, span);
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)
     }
 
     pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)
     }
 
     pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)
     }
 
@@ -182,15 +198,15 @@ impl Service {
         value: &[u8],
         mode: XattrMode,
     ) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.now()))
+        done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.access.now()))
     }
 
     pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        done(self.store.names().remove_xattr(&caller.who, file, name, self.now()))
+        done(self.store.names().remove_xattr(&caller.who, file, name, self.access.now()))
     }
 }
 

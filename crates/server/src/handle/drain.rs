@@ -1,22 +1,37 @@
 //! Drain requests.
 
-use crate::backing::Brought;
+use super::FileAccess;
+use crate::backing::{BackingLayer, Brought};
 use crate::caller::Caller;
-use crate::cluster::{Blocked, Outcome};
-use crate::drain::DrainEngine;
-use crate::service::Service;
+use crate::cluster::{Blocked, Outcome, Peers};
+use crate::drain::{BufferSpace, DrainEngine};
+use crate::file_homes::FileHomes;
+use crate::lifecycle::Lifecycle;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Result, ServerId, Span};
-use forebay_store::Data;
+use forebay_store::{Data, Store};
 use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
+use std::sync::Arc;
 
-impl Service {
-    pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Outcome {
+/// Serves requests about the drain, and notes for it what other requests change.
+pub(crate) struct DrainRequests {
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) space: Arc<BufferSpace>,
+    pub(crate) life: Arc<Lifecycle>,
+}
+
+impl DrainRequests {
+    pub(super) fn serve(&self, caller: &Caller, call: &DrainCall) -> Outcome {
         let Some(engine) = &self.drain else {
             let text = "this server has no back end: start it with --backend";
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
         if matches!(call, DrainCall::Begin { .. }) && !self.homes.is_authority(FileId::ROOT) {
-            let first = self.members.members().authority(FileId::ROOT);
+            let first = self.homes.authority(FileId::ROOT);
             let text = format!("server {first} owns the names of this service: send drain requests to it");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
@@ -39,13 +54,13 @@ impl Service {
                     if error.kind() != ErrorKind::NoSpace {
                         return Err(error.into());
                     }
-                    engine.begin(self, *file, false)?;
-                    self.when_there_is_room(Data::write_back_all)?;
+                    engine.begin(*file, false)?;
+                    self.space.when_there_is_room(Data::write_back_all)?;
                 }
-                Some(engine.begin(self, *file, *last)?)
+                Some(engine.begin(*file, *last)?)
             }
             DrainCall::Fetch { file, offset, len, turn } => {
-                self.reach(caller, *file)?;
+                self.access.reach(caller, *file)?;
                 self.store.names().check_open(&caller.who, *file, Access::READ).map_err(super::vanished)?;
                 brought = self.bring_near(*file, (*offset, *len), *turn)?;
                 None
@@ -53,16 +68,12 @@ impl Service {
             DrainCall::Look { ticket } => *ticket,
         };
         let Brought { bytes: fetched, full } = brought;
-        Ok(Reply::Drain(Box::new(DrainReport {
-            fetched,
-            full,
-            ..engine.report(self, ticket, caller.only_own())?
-        })))
+        Ok(Reply::Drain(Box::new(DrainReport { fetched, full, ..engine.report(ticket, caller.only_own())? })))
     }
 
     /// Fails unless the caller may drain a file: its own files, and files that it may write to.
     fn check_drain(&self, caller: &Caller, file: FileId) -> Result<(), Blocked> {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let inode = self.store.names().inode(file).map_err(super::vanished)?;
         if inode.uid == caller.who.uid {
             return Ok(());
@@ -77,26 +88,23 @@ impl Service {
     }
 
     fn bring_near(&self, file: FileId, (offset, len): (u64, u64), turn: u64) -> Result<Brought> {
-        let (Some(service), Some(span)) = (self.me(), Span::at(offset, len.min(MAX_FETCH))) else {
-            return Ok(Brought::default());
-        };
+        let Some(span) = Span::at(offset, len.min(MAX_FETCH)) else { return Ok(Brought::default()) };
         self.store.names().inode(file)?;
-        tokio::task::block_in_place(|| self.life.await_unless_it_ends(service.layer.fetch(file, span, turn)))?
+        tokio::task::block_in_place(|| self.life.await_unless_it_ends(self.layer.fetch(file, span, turn)))?
     }
 
     /// Sets the drain order on all servers, or on none if one of them does not support it.
     fn set_order(&self, order: &str) -> Result<()> {
         for ask in [true, false] {
-            self.set_order_here(order, ask)?;
-            let (false, Some(service)) = (self.life.is_alone(), self.me()) else { continue };
-            let (members, own) = (self.members.members(), self.config.server);
-            let others = members.servers().filter(|server| *server != own);
-            let list = others.map(|server| (server, PeerRequest::Order { order: order.to_owned(), ask }));
-            let list: Vec<_> = list.collect();
-            let servers: Vec<ServerId> = list.iter().map(|(server, _)| *server).collect();
-            let answers = tokio::task::block_in_place(|| {
-                self.life.await_unless_it_ends(service.peers.request_all(list))
-            })?;
+            self.drain.iter().try_for_each(|engine| engine.set_order(order, ask))?;
+            if self.life.is_alone() {
+                continue;
+            }
+            let servers = self.peers.others();
+            let request = |&server: &ServerId| (server, PeerRequest::Order { order: order.to_owned(), ask });
+            let list = servers.iter().map(request).collect();
+            let answers =
+                tokio::task::block_in_place(|| self.life.await_unless_it_ends(self.peers.request_all(list)))?;
             for (server, answer) in servers.into_iter().zip(answers) {
                 answer.map_err(|error| error.within(format!("server {server} refused the drain order")))?;
             }
@@ -104,13 +112,9 @@ impl Service {
         Ok(())
     }
 
-    /// Sets the drain order of this server only.
-    pub(crate) fn set_order_here(&self, order: &str, ask: bool) -> Result<()> {
-        self.drain.as_ref().map_or(Ok(()), |engine| engine.set_order(order, ask))
-    }
-
     /// Records a file that was created or changed in the buffer, so that the drain updates the back end.
-    pub(super) fn note_change(&self, engine: &DrainEngine, request: &Request, reply: &Reply) {
+    pub(super) fn note_change(&self, request: &Request, reply: &Reply) {
+        let Some(engine) = &self.drain else { return };
         let made = match reply {
             Reply::Attr(attr) | Reply::Opened { attr, created: true, .. } => Some(attr.id),
             _ => None,
@@ -121,7 +125,7 @@ impl Service {
             | Request::MakeSpecial { dir, name, .. }
             | Request::Link { dir, name, .. }
             | Request::Symlink { dir, name, .. } => {
-                if let (Some(file), Some(backing)) = (made, &self.backing) {
+                if let (Some(file), Some(backing)) = (made, &self.layer.backing) {
                     backing.note_name(file, *dir, name.clone());
                     engine.note(file);
                     engine.note(*dir);

@@ -1,19 +1,33 @@
 //! Requests about users' keys.
 
 use crate::caller::Caller;
-use crate::key::random;
-use crate::keys::now;
+use crate::cluster::Peers;
+use crate::key::{KeyHolder, random};
+use crate::keys::{Keys, now};
 use crate::people;
-use crate::service::Service;
+use crate::privileges::Privileges;
+use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
 use forebay_wire::{KeyCall, KeyId, KeyReply, PeerReply, PeerRequest, UserKey};
+use std::sync::Arc;
 
 /// Maximum length of a user's name in the list of keys.
 const NAME: usize = 64;
 
-impl Service {
+/// Serves requests about users' keys.
+pub(crate) struct KeyRequests {
+    pub(crate) own: ServerId,
+    /// The service's own key.
+    pub(crate) key: Arc<KeyHolder>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) privileges: Privileges,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) peers: Arc<Peers>,
+}
+
+impl KeyRequests {
     /// Grants, lists and revokes keys, on this and all other servers.
-    pub(crate) async fn about_keys(&self, caller: &Caller, call: &KeyCall) -> Result<KeyReply> {
+    pub(crate) async fn serve(&self, caller: &Caller, call: &KeyCall) -> Result<KeyReply> {
         caller.demand("manage the keys of this service")?;
         match call {
             KeyCall::List => Ok(KeyReply::Keys(self.keys.all())),
@@ -34,7 +48,7 @@ impl Service {
                     let text = format!(
                         "key {id} is revoked and its connections are closed, but a restart of server {} would bring it \
                          back: {error}: free space there; the server then writes the list by itself{unreached}",
-                        self.config.server
+                        self.own
                     );
                     Error::new(error.kind(), text)
                 })?;
@@ -74,13 +88,11 @@ impl Service {
     /// Sends all known keys to the other servers and returns the servers that did not get them; these learn the keys
     /// when they join this server again.
     async fn spread_keys(&self) -> Vec<ServerId> {
-        let own = self.config.server;
-        let Some(me) = self.me() else { return Vec::new() };
         let mut calls = Vec::new();
         // Concurrently, so that one server that does not answer does not delay the others.
-        for server in self.members.members().servers().filter(|server| *server != own) {
-            let me = me.clone();
-            let call = async move { me.peers.ask(server, PeerRequest::Keys { keys: me.keys.all() }).await };
+        for server in self.peers.others() {
+            let (peers, keys) = (self.peers.clone(), self.keys.clone());
+            let call = async move { peers.ask(server, PeerRequest::Keys { keys: keys.all() }).await };
             calls.push((server, tokio::spawn(call)));
         }
         let mut missing = Vec::new();

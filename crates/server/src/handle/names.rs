@@ -1,26 +1,42 @@
 //! Names: lookup, create, rename, remove, list.
 
+use super::FileAccess;
 use crate::answers::entries;
-use crate::backing::Spot;
+use crate::backing::{BackingLayer, Spot};
 use crate::caller::Caller;
-use crate::cluster::{Blocked, Outcome};
-use crate::members::check_maker;
-use crate::service::Service;
+use crate::cluster::{Blocked, JoinState, Outcome};
+use crate::file_homes::FileHomes;
+use crate::members::{Membership, check_maker};
+use crate::opens::Opens;
+use crate::orphans::OrphanGrace;
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Special, Time, may,
 };
-use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};
+use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Store, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
+use std::sync::Arc;
 
-impl Service {
+/// Serves requests about names.
+pub(crate) struct NameRequests {
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) members: Arc<dyn Membership>,
+    pub(crate) join_state: Arc<JoinState>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Arc<OrphanGrace>,
+}
+
+impl NameRequests {
     pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         self.walk_from(caller, dir, path, follow)
     }
 
     fn walk_from(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {
         match self.walk_both(caller, dir, path, follow)? {
-            Walked::Found(file, inode) => Ok(Reply::Found(self.attr(caller, file, &inode)?)),
+            Walked::Found(file, inode) => Ok(Reply::Found(self.access.attr(caller, file, &inode)?)),
             Walked::Link { dir, target, rest } => Ok(Reply::Link { dir, target, rest }),
             Walked::At { dir, file, rest } => Ok(Reply::At { dir, file, rest }),
             Walked::Elsewhere { dir, rest } => Ok(Reply::Elsewhere { dir, rest }),
@@ -33,7 +49,9 @@ impl Service {
         loop {
             match self.store.names().walk(&caller.who, dir, path, follow).map_err(Blocked::from) {
                 // A file that was found in the back end may have changed there since.
-                Ok(Walked::Found(file, inode)) if self.backing.is_some() && looked_again != Some(file) => {
+                Ok(Walked::Found(file, inode))
+                    if self.layer.backing.is_some() && looked_again != Some(file) =>
+                {
                     looked_again = Some(file);
                     self.layer.refresh(file)?;
                     if inode.kind() == FileKind::Directory {
@@ -105,9 +123,9 @@ impl Service {
     }
 
     pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
-        let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
+        let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.access.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
 
@@ -119,17 +137,17 @@ impl Service {
         mode: u16,
         special: Special,
     ) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
-        let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
+        let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.access.now());
         let (file, inode) = made?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
 
     pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
-        let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.now())?;
+        let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.access.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
 
@@ -139,47 +157,47 @@ impl Service {
             FileKind::File => self.store.data().facts(file)?,
             _ => Facts::default(),
         };
-        Ok(self.shown(file, inode, &facts))
+        Ok(self.access.shown(file, inode, &facts))
     }
 
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
-        if self.members.members().authority(file) != self.config.server {
+        if !self.homes.is_authority(file) {
             return Err(Blocked::Names(Obstacle::Several));
         }
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         // Read before anything is changed, so that the answer cannot fail afterwards.
-        let before = self.attr(caller, file, &self.store.names().settled(file)?)?;
+        let before = self.access.attr(caller, file, &self.store.names().settled(file)?)?;
         // Marked before the name exists, since the name could be removed again at once.
         let was_orphan = self.opens.named(file);
         let (names, who) = (self.store.names(), &caller.who);
         let linked = match was_orphan {
-            false => names.link(who, file, dir, name, self.now()),
-            true => names.link_orphan(who, file, dir, name, self.now()),
+            false => names.link(who, file, dir, name, self.access.now()),
+            true => names.link_orphan(who, file, dir, name, self.access.now()),
         };
         if linked.is_err() && was_orphan {
             self.opens.orphaned(file);
         }
         let inode = linked?;
-        let after = self.attr(caller, file, &inode);
+        let after = self.access.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))
     }
 
     pub(super) fn read_link(&self, caller: &Caller, file: FileId) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         let unlinked = self.layer.unlink_both(&caller.who, Spot { dir, name }, false);
         self.removed(dir, unlinked.map_err(Blocked::from))
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         let removed = self.layer.unlink_both(&caller.who, Spot { dir, name }, true);
         self.removed(dir, removed.map_err(Blocked::from))
     }
@@ -201,8 +219,8 @@ impl Service {
         (to_dir, to_name): (FileId, &Name),
         mode: RenameMode,
     ) -> Outcome {
-        self.reach(caller, dir)?;
-        self.reach(caller, to_dir)?;
+        self.access.reach(caller, dir)?;
+        self.access.reach(caller, to_dir)?;
         let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
         match self.layer.rename_both(&caller.who, from, to, mode) {
             Ok(replaced) => {
@@ -235,8 +253,8 @@ impl Service {
     /// The first step of a listing: checks that the caller can reach the directory, and loads the directory's entries
     /// from the back end. Fails as the listing would.
     pub(crate) fn find_listed(&self, caller: &Caller, dir: FileId, cookie: u64) -> Result<(), Blocked> {
-        self.reach(caller, dir)?;
-        if cookie == 0 && self.backing.is_some() && self.may(caller, dir, Access::READ)? {
+        self.access.reach(caller, dir)?;
+        if cookie == 0 && self.layer.backing.is_some() && self.may(caller, dir, Access::READ)? {
             self.layer.survey(dir)?;
         }
         Ok(())
@@ -287,7 +305,7 @@ impl Service {
     /// called.
     fn attr_if_there(&self, caller: &Caller, file: FileId) -> Result<Option<Attr>, Blocked> {
         match self.store.names().inode(file) {
-            Ok(inode) => match self.attr(caller, file, &inode) {
+            Ok(inode) => match self.access.attr(caller, file, &inode) {
                 Ok(attr) => Ok(Some(attr)),
                 Err(Blocked::Gather(_) | Blocked::Shares(_)) => Ok(None),
                 Err(stop) => Err(stop),

@@ -1,17 +1,22 @@
 //! Open files: create, open, re-assert, check tokens, sync and close.
 
-use super::vanished;
+use super::access::note_set_id;
+use super::attr::AttrRequests;
+use super::{FileAccess, vanished};
+use crate::backing::BackingLayer;
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
-use crate::members::check_maker;
-use crate::opens::Hold;
+use crate::direct::DirectIo;
+use crate::drain::BufferSpace;
+use crate::file_homes::FileHomes;
+use crate::lifecycle::Lifecycle;
+use crate::opens::{Hold, Opens};
 use crate::people;
-use crate::service::Service;
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Layout, Name, Result, SeekTo,
-    Stripes, Striping,
+    ServerId, Stripes, Striping,
 };
-use forebay_store::{Body, Facts, Found, Inode};
+use forebay_store::{Body, Data, Facts, Found, Inode, Store};
 use forebay_wire::{IfExists, Reply, Token};
 use std::sync::Arc;
 
@@ -19,11 +24,24 @@ use std::sync::Arc;
 const STRIPE: u64 = 4 << 20;
 /// How often a create is retried because the name appeared or vanished concurrently.
 const TRIES: u32 = 100;
-pub(crate) const SET_ID: u16 = 0o6000;
 
-impl Service {
+/// Serves requests about open files.
+pub(crate) struct OpenRequests {
+    pub(crate) own: ServerId,
+    pub(crate) access: Arc<FileAccess>,
+    pub(crate) attrs: Arc<AttrRequests>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) direct: Arc<DirectIo>,
+    pub(crate) space: Arc<BufferSpace>,
+    pub(crate) life: Arc<Lifecycle>,
+}
+
+impl OpenRequests {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Outcome {
-        self.reach(caller, file)?;
+        self.access.reach(caller, file)?;
         self.layer.refresh_in(file, caller.retry_context.order(file))?;
         let hold = Arc::new(self.opens.open(file, caller.who.uid)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
@@ -39,7 +57,7 @@ impl Service {
         access: Access,
         if_exists: IfExists,
     ) -> Outcome {
-        self.reach(caller, dir)?;
+        self.access.reach(caller, dir)?;
         // Checked first, so that a refused create changes nothing.
         self.opens.check_room(caller.who.uid)?;
         caller.session.check_room(caller.who.uid)?;
@@ -49,16 +67,24 @@ impl Service {
             // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
             let hold = |file| self.opens.open(file, caller.who.uid).map(Arc::new);
             let names = self.store.names();
-            let made =
-                names.create_file(&caller.who, dir, name, mode, layout, incarnations, self.now(), hold);
+            let made = names.create_file(
+                &caller.who,
+                dir,
+                name,
+                mode,
+                layout,
+                incarnations,
+                self.access.now(),
+                hold,
+            );
             match made.map_err(Blocked::from) {
                 Ok((file, inode, hold)) => {
                     note_set_id(&hold, &inode);
                     // The creator may open the file with any access, whatever its mode.
-                    let token = self.seal(caller, file, access);
+                    let token = self.access.seal(caller, file, access);
                     caller.session.insert(token, hold)?;
                     // Attributes of a new, empty file.
-                    let attr = self.shown(file, &inode, &Facts::default());
+                    let attr = self.access.shown(file, &inode, &Facts::default());
                     return Ok(self.opened_reply(token, attr, inode, true));
                 }
                 Err(Blocked::Failed(error))
@@ -84,7 +110,7 @@ impl Service {
         caller: &Caller,
         (dir, name): (FileId, &Name),
     ) -> Result<(Layout, Vec<Incarnation>), Blocked> {
-        let (own, here) = (self.config.server, self.store.incarnation());
+        let (own, here) = (self.own, self.store.incarnation());
         if self.life.is_alone() {
             return Ok((Layout::whole(own, STRIPE), vec![here]));
         }
@@ -132,12 +158,12 @@ impl Service {
                 let text = "truncating a file on open needs write access";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
-            self.set_length(caller, &hold, 0)?;
+            self.attrs.set_length(caller, &hold, 0)?;
         }
         // Truncation may have cleared set-id bits.
         let after = if truncate { self.store.names().inode(file).map_err(vanished)? } else { inode };
-        let token = self.seal(caller, file, access);
-        let reply = self.opened_reply(token, self.attr(caller, file, &after)?, after, false);
+        let token = self.access.seal(caller, file, access);
+        let reply = self.opened_reply(token, self.access.attr(caller, file, &after)?, after, false);
         caller.session.insert(token, hold)?;
         Ok(reply)
     }
@@ -145,24 +171,18 @@ impl Service {
     fn opened_reply(&self, token: Token, attr: Attr, inode: Inode, created: bool) -> Reply {
         let layout = match inode.body {
             Body::File { layout, .. } => layout,
-            _ => Layout::whole(self.config.server, STRIPE),
+            _ => Layout::whole(self.own, STRIPE),
         };
         Reply::Opened { token, attr, layout, created }
-    }
-
-    fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
-        // Stamps are unique, even across boots of the server.
-        let serial = self.now().0;
-        Token { file, access, uid: caller.who.uid, serial, seal: [0; 16] }.seal(&self.seal)
     }
 
     pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Outcome {
         if caller.privileged && token.uid != caller.who.uid {
             return self.hand_on(caller, token);
         }
-        let _hold = self.claim(caller, token, Access::default())?;
+        let _hold = self.access.claim(caller, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
-        Ok(self.opened_reply(*token, self.attr(caller, token.file, &inode)?, inode, false))
+        Ok(self.opened_reply(*token, self.access.attr(caller, token.file, &inode)?, inode, false))
     }
 
     /// Opens for another user a file that a user has open. Only for connections that may act for both: a program that
@@ -170,32 +190,30 @@ impl Service {
     fn hand_on(&self, caller: &Caller, token: &Token) -> Outcome {
         let opener = Identity { uid: token.uid, gid: people::NO_GROUP, groups: Vec::new() };
         let opener = Caller { who: opener, ..caller.clone() };
-        let hold = self.claim(&opener, token, Access::default())?;
+        let hold = self.access.claim(&opener, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
-        let handed = self.seal(caller, token.file, token.access);
+        let handed = self.access.seal(caller, token.file, token.access);
         caller.session.insert(handed, hold)?;
-        Ok(self.opened_reply(handed, self.attr(caller, token.file, &inode)?, inode, false))
+        Ok(self.opened_reply(handed, self.access.attr(caller, token.file, &inode)?, inode, false))
     }
 
     pub(super) fn close(&self, caller: &Caller, token: &Token) -> Outcome {
-        mine(caller, token)?;
-        if caller.session.hold(token).is_none() && !token.is_sealed_by(&self.seal) {
-            return Err(forged(token).into());
-        }
-        // A token that the session has not re-asserted is closed too.
-        if caller.session.remove(token).is_none() {
-            self.tokens.take_left_open(token, caller.session.owner().0);
-        }
-        self.grace.heard_of(token);
+        self.access.close(caller, token)?;
         Ok(Reply::Done)
     }
 
     pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Outcome {
-        let _hold = self.claim(caller, token, Access::default())?;
+        let _hold = self.access.claim(caller, token, Access::default())?;
         self.direct.synced(token.file);
         // Sync the data in the back end first, then the metadata that refers to it.
-        self.sync_direct(token.file)?;
-        Ok(self.when_there_is_room(|data| data.sync(token.file)).map(|()| Reply::Done)?)
+        self.direct.sync(token.file)?;
+        Ok(self.space.when_there_is_room(|data| data.sync(token.file)).map(|()| Reply::Done)?)
+    }
+
+    /// Syncs everything.
+    pub(super) fn sync_all(&self) -> Outcome {
+        self.direct.sync_all()?;
+        Ok(self.space.when_there_is_room(Data::sync_all).map(|()| Reply::Done)?)
     }
 
     pub(super) fn seek(
@@ -207,72 +225,13 @@ impl Service {
         end: Option<u64>,
         stripes: Option<Stripes>,
     ) -> Outcome {
-        let _hold = self.claim(caller, token, Access::default())?;
+        let _hold = self.access.claim(caller, token, Access::default())?;
         let mut found = None;
-        self.when_there_is_room(|data| {
+        self.space.when_there_is_room(|data| {
             found = data.seek(token.file, offset, to, end, stripes)?;
             Ok(())
         })?;
         Ok(Reply::Position(found))
-    }
-
-    /// Holds the file of a token for the duration of the request. [`Service::adopt`] handles a token that this session
-    /// does not know.
-    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>, Blocked> {
-        mine(caller, token)?;
-        let hold = match caller.session.hold(token) {
-            Some(hold) => hold,
-            None => self.adopt(caller, token)?,
-        };
-        if (need.read && !token.access.read) || (need.write && !token.access.write) {
-            let what = if need.write { "writing" } else { "reading" };
-            let text = format!("file {} is not open for {what}", token.file);
-            return Err(Error::new(ErrorKind::BadHandle, text).into());
-        }
-        Ok(hold)
-    }
-
-    /// Clears the set-id bits of a file whose bytes change, unless root changes them.
-    pub(crate) fn shed_set_id(&self, caller: &Caller, hold: &Hold) -> Result<()> {
-        if caller.who.is_root() || !hold.take_set_id() {
-            return Ok(());
-        }
-        let dropped = self.store.names().drop_set_id(hold.file(), self.now());
-        dropped.inspect_err(|_| hold.has_set_id())
-    }
-
-    /// Accepts a token by its seal if it was open when an earlier server process ended, or if another session of its
-    /// user has it open (a process passed it on). Any other token was closed or belongs to an ended session: then the
-    /// file is opened again under the current permissions. A file without a name is opened by its mode alone, during
-    /// the grace period after a start.
-    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>, Blocked> {
-        if !token.is_sealed_by(&self.seal) {
-            return Err(forged(token).into());
-        }
-        check_maker(&*self.members, token.file)?;
-        if self.members.members().authority(token.file) != self.config.server {
-            return Err(Blocked::Vouch(*token));
-        }
-        let hold = Arc::new(self.opens.open(token.file, token.uid)?);
-        let names = self.store.names();
-        let is_left_open = self.tokens.is_left_open(token);
-        let inode = if is_left_open || self.sessions.knows(token) {
-            names.inode(token.file)
-        } else {
-            let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
-            let is_nameless = || names.inode(token.file).is_ok_and(|inode| inode.parents.is_empty());
-            if !(of_earlier_life && is_nameless()) {
-                self.reach(caller, token.file)?;
-            }
-            names.check_open(&caller.who, token.file, token.access)
-        };
-        note_set_id(&hold, &inode.map_err(vanished)?);
-        caller.session.insert(*token, hold.clone())?;
-        if is_left_open {
-            self.tokens.take_left_open(token, caller.session.owner().0);
-        }
-        self.grace.heard_of(token);
-        Ok(hold)
     }
 }
 
@@ -285,25 +244,4 @@ fn unless_gone<T>(result: Result<T, impl Into<Blocked>>) -> Result<Option<T>, Bl
         }
         Err(stop) => Err(stop),
     }
-}
-
-/// Records a set-id bit, to be cleared when the file's bytes change.
-pub(super) fn note_set_id(hold: &Hold, inode: &Inode) {
-    if inode.mode & SET_ID != 0 {
-        hold.has_set_id();
-    }
-}
-
-fn mine(caller: &Caller, token: &Token) -> Result<()> {
-    if token.uid == caller.who.uid {
-        return Ok(());
-    }
-    let text = format!("user {} cannot use a file opened by user {}", caller.who.uid, token.uid);
-    Err(Error::new(ErrorKind::AccessDenied, text))
-}
-
-fn forged(token: &Token) -> Error {
-    let text =
-        format!("the token for file {} was not issued by this service: open the file again", token.file);
-    Error::new(ErrorKind::Stale, text)
 }

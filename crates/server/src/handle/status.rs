@@ -1,16 +1,49 @@
 //! The server's status, and the request to stop it.
 
 use crate::caller::Caller;
-use crate::cluster::Outcome;
-use crate::service::Service;
-use forebay_model::Usage;
-use forebay_store::Start;
+use crate::cluster::{JoinState, Outcome};
+use crate::direct::DirectIo;
+use crate::drain::DrainEngine;
+use crate::jobs::Jobs;
+use crate::lifecycle::Lifecycle;
+use crate::members::Membership;
+use crate::opens::Opens;
+use crate::session::Sessions;
+use crate::turns::Turns;
+use forebay_model::{ServerId, Usage};
+use forebay_store::{Start, Store};
 use forebay_wire::{RecoverySummary, RegionCounts, Reply, Status};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// Maximum number of damage reports in one answer, so that it fits a frame.
 const SHOWN: usize = 256;
 
-impl Service {
+/// Reports the server's status, and stops it.
+pub(crate) struct StatusRequests {
+    pub(crate) own: ServerId,
+    /// The directory of the store.
+    pub(crate) dir: PathBuf,
+    /// How long it took to open the store.
+    pub(crate) opening: Duration,
+    pub(crate) store: Arc<Store>,
+    pub(crate) members: Arc<dyn Membership>,
+    pub(crate) join_state: Arc<JoinState>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) direct: Arc<DirectIo>,
+    pub(crate) life: Arc<Lifecycle>,
+    /// Permits for connections, of this many.
+    pub(crate) connections: Arc<Semaphore>,
+    pub(crate) most_connections: usize,
+}
+
+impl StatusRequests {
     pub(super) fn usage(&self) -> Usage {
         Usage { files: self.store.names().count(), ..self.store.data().usage() }
     }
@@ -22,14 +55,14 @@ impl Service {
         let mut damage = store.data().damage();
         damage.extend(self.join_state.has_lost().then(|| self.join_state.loss()));
         damage.truncate(SHOWN);
-        let connections = self.config.limits.connections - self.connections.available_permits();
+        let connections = self.most_connections - self.connections.available_permits();
         Status {
-            server: self.config.server,
+            server: self.own,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: store.incarnation(),
             pid: std::process::id(),
             uptime: self.life.age().as_secs(),
-            store: self.config.store.display().to_string(),
+            store: self.dir.display().to_string(),
             medium: store.medium().to_owned(),
             usage: self.usage(),
             region_size: u64::from(store.data().geometry().size),
@@ -56,8 +89,8 @@ impl Service {
             damage,
             standing: self.join_state.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.jobs.due(store.data().now())),
-            drain: self.drain.as_ref().map(|engine| engine.status(self, caller.only_own())),
-            route: self.route_status(),
+            drain: self.drain.as_ref().map(|engine| engine.status(caller.only_own())),
+            route: self.direct.status(),
         }
     }
 

@@ -7,8 +7,8 @@
 //! repair     repairs after a loss
 //! ```
 //!
-//! Everything is scanned once, when another server comes with a new store or at the first request. The results are kept
-//! in a [`LossReport`], and later requests check only them again: a file that was not lost then is not lost now, and a
+//! Everything is scanned once, when another server comes with a new store or at the first request. The results are kept,
+//! and later requests check only them again: a file that was not lost then is not lost now, and a
 //! file that was rewritten, truncated or removed since is not lost any more.
 //!
 //! **Deliberately absent**: files of which everything was in the lost store. They leave no trace; a lookup of them
@@ -20,12 +20,14 @@ mod repair;
 mod suspects;
 
 use super::membership::Stores;
-use super::nonsense;
 use super::transaction::RetryState;
+use super::{JoinState, LocalBytes, Peers, Transactions, nonsense};
+use crate::backing::BackingLayer;
 use crate::caller::Caller;
-use crate::service::Service;
+use crate::file_homes::FileHomes;
+use crate::members::Membership;
 use forebay_model::{Error, FileId, FileKind, Layout, Name, Result, ServerId};
-use forebay_store::Stopped;
+use forebay_store::{Stopped, Store};
 use forebay_wire::{Loss, Losses, Lost, PeerReply, PeerRequest, Remain, Remains};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,10 +46,35 @@ const DEPTH: usize = 4096;
 /// Timeout for other servers that scan their whole store.
 const READING: Duration = Duration::from_secs(300);
 
-/// The results of the last scan, with the stores of the other servers at that time.
-#[derive(Default)]
-pub(crate) struct LossReport(tokio::sync::Mutex<Option<Found>>);
+/// Searches for what was lost.
+pub(crate) struct LossSearch {
+    own: ServerId,
+    store: Arc<Store>,
+    homes: Arc<FileHomes>,
+    members: Arc<dyn Membership>,
+    join_state: Arc<JoinState>,
+    peers: Arc<Peers>,
+    layer: Arc<BackingLayer>,
+    transactions: Arc<Transactions>,
+    local: Arc<LocalBytes>,
+    /// The results of the last scan.
+    report: tokio::sync::Mutex<Option<Found>>,
+}
 
+/// What the search uses.
+pub(crate) struct LossParts {
+    pub(crate) own: ServerId,
+    pub(crate) store: Arc<Store>,
+    pub(crate) homes: Arc<FileHomes>,
+    pub(crate) members: Arc<dyn Membership>,
+    pub(crate) join_state: Arc<JoinState>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) layer: Arc<BackingLayer>,
+    pub(crate) transactions: Arc<Transactions>,
+    pub(crate) local: Arc<LocalBytes>,
+}
+
+/// What a scan found, with the stores of the other servers at that time.
 struct Found {
     stores: Stores,
     list: Vec<Suspect>,
@@ -82,16 +109,22 @@ enum Sign {
     Entries(u64),
 }
 
-impl Service {
+impl LossSearch {
+    pub(crate) fn new(parts: LossParts) -> LossSearch {
+        let LossParts { own, store, homes, members, join_state, peers, layer, transactions, local } = parts;
+        let report = tokio::sync::Mutex::default();
+        LossSearch { own, store, homes, members, join_state, peers, layer, transactions, local, report }
+    }
+
     /// Lists the losses for an administrator.
-    pub(crate) async fn losses(self: &Arc<Service>, caller: &Caller) -> Result<Losses> {
+    pub(crate) async fn losses(&self, caller: &Caller) -> Result<Losses> {
         caller.demand("see what was lost")?;
         self.homes.demand_joined()?;
         self.find_losses().await
     }
 
     /// Another server has come with a new store: searches for losses while all servers are up.
-    pub(super) async fn look_for_losses(self: Arc<Service>) {
+    pub(super) async fn look(&self) {
         match self.find_losses().await {
             Ok(losses) if losses.list.is_empty() => {}
             Ok(losses) => {
@@ -104,14 +137,14 @@ impl Service {
         }
     }
 
-    async fn find_losses(self: &Arc<Service>) -> Result<Losses> {
+    async fn find_losses(&self) -> Result<Losses> {
         let (lost, more) = self.lost_now().await?;
         Ok(self.put_paths(lost, more).await)
     }
 
     /// The current losses, and the number of lost names that could not be listed.
-    async fn lost_now(self: &Arc<Service>) -> Result<(Vec<(Suspect, Lost)>, u64)> {
-        let mut book = self.book.0.lock().await;
+    async fn lost_now(&self) -> Result<(Vec<(Suspect, Lost)>, u64)> {
+        let mut book = self.report.lock().await;
         let stores = self.join_state.replaced();
         if book.as_ref().is_none_or(|found| !found.all || found.stores != stores) {
             *book = Some(self.find(stores).await?);
@@ -125,7 +158,7 @@ impl Service {
     }
 
     /// Scans everything.
-    async fn find(self: &Arc<Service>, stores: Stores) -> Result<Found> {
+    async fn find(&self, stores: Stores) -> Result<Found> {
         let (suspects, mut all) = tokio::task::block_in_place(|| self.suspects())?;
         let confirmed = self.confirm(suspects).await?.into_iter().map(|(suspect, _)| suspect).collect();
         let mut list: Vec<Suspect> = self.drop_named(confirmed).await?;
@@ -136,7 +169,7 @@ impl Service {
     }
 
     /// The suspects of which something is really missing.
-    async fn confirm(self: &Arc<Service>, suspects: Vec<Suspect>) -> Result<Vec<(Suspect, Lost)>> {
+    async fn confirm(&self, suspects: Vec<Suspect>) -> Result<Vec<(Suspect, Lost)>> {
         let mut by_server: BTreeMap<ServerId, Vec<(Suspect, Remain)>> = BTreeMap::new();
         let mut lost = Vec::new();
         for suspect in suspects {
@@ -175,8 +208,8 @@ impl Service {
         })
     }
 
-    async fn request_remains(self: &Arc<Service>, server: ServerId, of: Vec<Remain>) -> Result<Vec<Remains>> {
-        if server == self.config.server {
+    async fn request_remains(&self, server: ServerId, of: Vec<Remain>) -> Result<Vec<Remains>> {
+        if server == self.own {
             return tokio::task::block_in_place(|| self.remains(server, &of));
         }
         let count = of.len();
@@ -187,10 +220,10 @@ impl Service {
     }
 
     /// Looks up names of files of this authority on other servers. A server that does not answer is skipped.
-    async fn find_names_elsewhere(self: &Arc<Service>, lost: &mut [(Suspect, Lost)]) {
+    async fn find_names_elsewhere(&self, lost: &mut [(Suspect, Lost)]) {
         let members = self.members.members();
         let is_elsewhere = |suspect: &Suspect| match (&suspect.sign, suspect.dir, &suspect.name) {
-            (Sign::Held(..), Some(dir), Some(name)) => members.home(dir, name) != self.config.server,
+            (Sign::Held(..), Some(dir), Some(name)) => members.home(dir, name) != self.own,
             (Sign::Held(..), Some(_), None) => true,
             _ => false,
         };
@@ -217,9 +250,9 @@ impl Service {
     }
 
     /// Adds the paths, for people.
-    async fn put_paths(self: &Arc<Service>, lost: Vec<(Suspect, Lost)>, more: u64) -> Losses {
+    async fn put_paths(&self, lost: Vec<(Suspect, Lost)>, more: u64) -> Losses {
         let (mut losses, mut space) = (Losses { list: Vec::new(), more }, MAX_BYTES);
-        let (mut retry_state, mut dirs) = (self.retry_state(), HashMap::new());
+        let (mut retry_state, mut dirs) = (self.transactions.retry_state(), HashMap::new());
         for (suspect, what) in lost {
             if losses.list.len() >= MAX_LOSSES || space == 0 {
                 losses.more += 1;
@@ -242,11 +275,11 @@ impl Service {
     }
 
     /// The path of a directory; `None` if it cannot be found.
-    async fn path_of<'a>(
-        self: &'a Arc<Service>,
+    async fn path_of(
+        &self,
         dir: FileId,
         known: &mut HashMap<FileId, Option<Vec<u8>>>,
-        retry_state: &mut RetryState<'a>,
+        retry_state: &mut RetryState,
     ) -> Option<Vec<u8>> {
         let (mut path_names, mut at) = (Vec::new(), dir);
         let top = loop {
@@ -269,7 +302,7 @@ impl Service {
                 },
                 Err(Stopped::Failed(_)) => break None,
                 Err(Stopped::Obstacle(obstacle)) => {
-                    let cleared: Result<(), Error> = self.clear(obstacle, retry_state).await;
+                    let cleared: Result<(), Error> = self.transactions.clear(obstacle, retry_state).await;
                     if cleared.is_err() {
                         break None;
                     }

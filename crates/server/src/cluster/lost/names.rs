@@ -5,14 +5,12 @@
 //! moment, so each such file is then checked by itself: its inode must be the same before and after all servers were
 //! queried for its names, and none of them may be changing.
 
-use super::{MAX_FILES, Sign, Suspect};
+use super::{LossSearch, MAX_FILES, Sign, Suspect};
 use crate::cluster::membership::Stores;
 use crate::cluster::nonsense;
-use crate::service::Service;
 use forebay_model::{ErrorKind, FileId, Result, ServerId, Sieve, Sifted};
 use forebay_store::{Body, Inode, Stopped};
 use forebay_wire::{Remain, Remains};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -37,9 +35,9 @@ enum Settled {
     Gone,
 }
 
-impl Service {
+impl LossSearch {
     /// Files of this authority whose names were lost with stores.
-    pub(super) async fn nameless(self: &Arc<Service>, stores: &Stores) -> Result<Nameless> {
+    pub(super) async fn nameless(&self, stores: &Stores) -> Result<Nameless> {
         if stores.is_empty() {
             return Ok(Nameless { all: true, ..Nameless::default() });
         }
@@ -62,7 +60,7 @@ impl Service {
     }
 
     /// The names that this authority's inodes list, less the names that exist.
-    async fn sift(self: &Arc<Service>, sample: u8) -> Result<Sifted> {
+    async fn sift(&self, sample: u8) -> Result<Sifted> {
         let mut sieve = tokio::task::block_in_place(|| self.store.names().sift_inodes(sample))?;
         for server in self.members.members().servers() {
             match self.request_remains(server, vec![Remain::Names(sample)]).await?.pop() {
@@ -75,7 +73,7 @@ impl Service {
 
     /// Adds those whose names are really lost to the list, and returns those that cannot be decided now.
     async fn look_for_names(
-        self: &Arc<Service>,
+        &self,
         places: Vec<(FileId, FileId)>,
         stores: &Stores,
         list: &mut Vec<Suspect>,
@@ -108,8 +106,8 @@ impl Service {
         Ok(open)
     }
 
-    async fn settled_inode(self: &Arc<Service>, file: FileId) -> Result<Settled> {
-        let mut retry_state = self.retry_state();
+    async fn settled_inode(&self, file: FileId) -> Result<Settled> {
+        let mut retry_state = self.transactions.retry_state();
         loop {
             match self.store.names().settled(file) {
                 Ok(inode) => return Ok(Settled::Is(Box::new(inode))),
@@ -118,7 +116,7 @@ impl Service {
                 }
                 Err(Stopped::Failed(error)) => return Err(error),
                 Err(Stopped::Obstacle(obstacle)) => {
-                    if self.clear(obstacle, &mut retry_state).await.is_err() {
+                    if self.transactions.clear(obstacle, &mut retry_state).await.is_err() {
                         return Ok(Settled::Not);
                     }
                 }
@@ -128,7 +126,7 @@ impl Service {
 
     /// How many names lead to files, on all servers; `None` for those that are changing.
     pub(super) async fn count_names(
-        self: &Arc<Service>,
+        &self,
         wanted: Vec<(Option<FileId>, FileId)>,
     ) -> Result<Vec<Option<u32>>> {
         let mut counted = vec![Some(0); wanted.len()];
@@ -169,7 +167,7 @@ impl Service {
     }
 
     /// Drops bytes of files that have names: the server that has the name reports the file.
-    pub(super) async fn drop_named(self: &Arc<Service>, list: Vec<Suspect>) -> Result<Vec<Suspect>> {
+    pub(super) async fn drop_named(&self, list: Vec<Suspect>) -> Result<Vec<Suspect>> {
         let is_rest = |suspect: &Suspect| matches!(suspect.sign, Sign::Bytes);
         let (rest, mut kept): (Vec<Suspect>, Vec<Suspect>) = list.into_iter().partition(is_rest);
         for some in rest.chunks(MAX_FILES) {

@@ -1,6 +1,6 @@
 //! What this server still has of what other servers search for.
 
-use crate::service::Service;
+use super::LossSearch;
 use forebay_model::{FileId, Layout, Result, ServerId};
 use forebay_wire::{Remain, Remains};
 use std::collections::{HashMap, HashSet};
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 /// How many names lead to a file, in a directory or anywhere; `None` while that changes.
 type Times = HashMap<(Option<FileId>, FileId), Option<u32>>;
 
-impl Service {
+impl LossSearch {
     /// Answers what this server still has of what another server searches for.
     pub(in crate::cluster) fn remains(&self, from: ServerId, of: &[Remain]) -> Result<Vec<Remains>> {
         let names = self.store.names();
@@ -29,7 +29,7 @@ impl Service {
                     false => Remains::NoInode,
                 },
                 Remain::Bytes { file, layout, below } => {
-                    let below = (*file).maker().ne(&self.config.server).then_some(*below);
+                    let below = (*file).maker().ne(&self.own).then_some(*below);
                     let missing = self.missing(*file, layout, below)?;
                     missing.map_or(Remains::All, |(count, open)| Remains::NotBytes { count, open })
                 }
@@ -77,7 +77,7 @@ impl Service {
         layout: &Layout,
         below: Option<u64>,
     ) -> Result<Option<(u64, bool)>> {
-        let index = layout.servers.iter().position(|&server| server == self.config.server);
+        let index = layout.servers.iter().position(|&server| server == self.own);
         let share = |end: u64| index.map_or(0, |index| layout.share(index, end));
         let (count, open) = self.store.data().missing(file, below, &share)?;
         Ok((count > 0 || open).then_some((count, open)))

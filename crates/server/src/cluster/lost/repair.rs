@@ -5,39 +5,33 @@
 //! a copy of the lost store may still come back. When all servers have done that, the server with the new store may
 //! answer that a missing name does not exist ([`RepairStep::Forgive`]).
 
-use super::{Sign, Suspect};
+use super::{LossSearch, Sign, Suspect};
 use crate::caller::Caller;
 use crate::cluster::nonsense;
 use crate::cluster::transaction::Undone;
-use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::{NameReply, NameRequest, Op};
 use forebay_wire::RepairStep;
-use std::sync::Arc;
 
 /// How often losses are listed again: a listing is bounded, and a restored directory has a name.
 const ROUNDS: u32 = 64;
 
-impl Service {
+impl LossSearch {
     /// Repairs what this server can, and reports what it did.
-    pub(crate) async fn repair(
-        self: &Arc<Service>,
-        caller: &Caller,
-        step: RepairStep,
-    ) -> Result<Vec<String>> {
+    pub(crate) async fn repair(&self, caller: &Caller, step: RepairStep) -> Result<Vec<String>> {
         caller.demand("repair the service")?;
         self.homes.demand_joined()?;
         tracing::warn!(uid = %caller.who.uid, ?step, "the service is repaired");
         match step {
             RepairStep::Rescue { drop_dangling } => self.rescue(drop_dangling).await,
             RepairStep::Forgive if self.join_state.forgive(&self.store)? => {
-                Ok(vec![format!("server {} goes on without what it had lost", self.config.server)])
+                Ok(vec![format!("server {} goes on without what it had lost", self.own)])
             }
             RepairStep::Forgive => Ok(Vec::new()),
         }
     }
 
-    async fn rescue(self: &Arc<Service>, drop_dangling: bool) -> Result<Vec<String>> {
+    async fn rescue(&self, drop_dangling: bool) -> Result<Vec<String>> {
         // All servers have to be met with their current stores, or the losses of a former store are unknown.
         for server in self.peers.others() {
             self.request_remains(server, Vec::new()).await?;
@@ -46,7 +40,7 @@ impl Service {
         for _ in 0..ROUNDS {
             let before = done.len();
             // Everything is scanned again: an earlier report may be outdated.
-            *self.book.0.lock().await = None;
+            *self.report.lock().await = None;
             let (lost, _) = self.lost_now().await?;
             for (suspect, _) in lost {
                 done.extend(self.rescue_one(&suspect, drop_dangling).await?);
@@ -55,16 +49,12 @@ impl Service {
                 break;
             }
         }
-        *self.book.0.lock().await = None;
+        *self.report.lock().await = None;
         Ok(done)
     }
 
     /// Repairs one loss, and reports what was done; `None` if it cannot be repaired, or another server repairs it.
-    async fn rescue_one(
-        self: &Arc<Service>,
-        suspect: &Suspect,
-        drop_dangling: bool,
-    ) -> Result<Option<String>> {
+    async fn rescue_one(&self, suspect: &Suspect, drop_dangling: bool) -> Result<Option<String>> {
         let (file, now) = (suspect.file, self.store.data().now());
         match (&suspect.sign, suspect.dir, &suspect.name) {
             (Sign::Nameless { names, .. }, Some(dir), _) => {
@@ -96,7 +86,7 @@ impl Service {
                 self.name_again(file, FileId::ROOT).await.map(Some)
             }
             (Sign::Bytes, ..) if drop_dangling => {
-                tokio::task::block_in_place(|| self.forget_local(file))?;
+                tokio::task::block_in_place(|| self.local.forget(file))?;
                 Ok(Some(format!("bytes of the lost file {file} are forgotten")))
             }
             _ => Ok(None),
@@ -104,18 +94,22 @@ impl Service {
     }
 
     /// Has the server that created a directory create it again.
-    async fn revive(self: &Arc<Service>, dir: FileId, place: Option<(FileId, Name)>) -> Result<()> {
+    async fn revive(&self, dir: FileId, place: Option<(FileId, Name)>) -> Result<()> {
         let authority = self.members.members().authority(dir);
-        match self.request_names(authority, NameRequest::Revive(dir, place)).await? {
+        match self.transactions.request_names(authority, NameRequest::Revive(dir, place)).await? {
             NameReply::Done => Ok(()),
             other => Err(nonsense(&other)),
         }
     }
 
     /// Gives a file whose name in `dir` was lost a name in the root directory.
-    async fn name_again(self: &Arc<Service>, file: FileId, dir: FileId) -> Result<String> {
+    async fn name_again(&self, file: FileId, dir: FileId) -> Result<String> {
         let name = Name::new(format!("lost-{file}"))?;
-        match self.run_transaction(Identity::root(), Op::Rescue { file, dir, name: name.clone() }).await {
+        match self
+            .transactions
+            .run_transaction(Identity::root(), Op::Rescue { file, dir, name: name.clone() })
+            .await
+        {
             Ok(_) => Ok(format!("file {file} had lost its name: it is /{name} now")),
             Err(Undone::Failed(error)) => Err(error),
             Err(Undone::Unknown) => {

@@ -1,9 +1,8 @@
 //! Finds what may be lost, by scanning this server's store.
 
-use super::{SUSPECTS, Sign, Suspect};
+use super::{LossSearch, SUSPECTS, Sign, Suspect};
 use crate::cluster::membership::{Stores, first_id};
 use crate::file_homes::is_striped;
-use crate::service::Service;
 use forebay_model::{ErrorKind, FileId, Name, Result};
 use forebay_store::{Body, Inode};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,18 +10,18 @@ use std::ops::ControlFlow;
 
 /// What is searched for, and what was found.
 struct Scan<'a> {
-    service: &'a Service,
+    search: &'a LossSearch,
     stores: Stores,
     found: Vec<Suspect>,
     /// Directories of lost stores, and how many of their names are on this server.
     stranded: BTreeMap<FileId, u64>,
 }
 
-impl Service {
+impl LossSearch {
     /// Scans everything; also returns whether the scan is complete.
     pub(super) fn suspects(&self) -> Result<(Vec<Suspect>, bool)> {
         let (stranded, stores) = (BTreeMap::new(), self.join_state.replaced());
-        let mut scan = Scan { service: self, stores, found: Vec::new(), stranded };
+        let mut scan = Scan { search: self, stores, found: Vec::new(), stranded };
         scan.inodes()?;
         if !scan.stores.is_empty() {
             scan.entries()?;
@@ -86,7 +85,7 @@ impl Service {
         for suspect in list.iter_mut().filter(|suspect| matches!(suspect.sign, Sign::Held(..))) {
             let Some(dir) = suspect.dir else { continue };
             if let Some(name) = &suspect.name {
-                let is_here = members.home(dir, name) == self.config.server;
+                let is_here = members.home(dir, name) == self.own;
                 if !is_here || names.leads(dir, name, suspect.file)? {
                     continue;
                 }
@@ -135,7 +134,7 @@ impl Service {
             let changed = changed && !recovers.iter().any(|(other, _)| *other == server);
             // Unreadable bytes are checked again on request.
             let missing = || self.missing(file, layout, None).is_ok_and(|lost| lost.is_some());
-            if server == self.config.server { missing() } else { changed }
+            if server == self.own { missing() } else { changed }
         });
         let suspect = |(_, (&server, _))| {
             let sign = Sign::Held(layout.clone(), below);
@@ -161,8 +160,8 @@ impl Scan<'_> {
     }
 
     fn inodes(&mut self) -> Result<()> {
-        let (service, mut fault) = (self.service, None);
-        service.store.names().each_inode(&mut |file, inode| match service.suspect_bytes(file, inode) {
+        let (search, mut fault) = (self.search, None);
+        search.store.names().each_inode(&mut |file, inode| match search.suspect_bytes(file, inode) {
             Ok(found) => {
                 self.found.extend(found);
                 self.continue_unless_full()
@@ -176,7 +175,7 @@ impl Scan<'_> {
     }
 
     fn entries(&mut self) -> Result<()> {
-        self.service.store.names().each_entry(&mut |dir, name, target| {
+        self.search.store.names().each_entry(&mut |dir, name, target| {
             if self.has_lost_peer_store(dir) {
                 *self.stranded.entry(dir).or_default() += 1;
             }
@@ -189,7 +188,7 @@ impl Scan<'_> {
     }
 
     fn bytes(&mut self) {
-        let files = self.service.store.data().files();
+        let files = self.search.store.data().files();
         let orphaned = files.into_iter().filter(|&file| self.has_lost_peer_store(file));
         let orphaned: Vec<Suspect> = orphaned.map(|file| Suspect::of(file, Sign::Bytes)).collect();
         let space = SUSPECTS.saturating_sub(self.found.len());
