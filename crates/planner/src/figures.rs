@@ -191,7 +191,10 @@ pub fn claims3(panels: &[Panel<(f64, f64)>]) -> Vec<Claim> {
             3,
             "rarer, stronger bursts need larger buffers",
             order.windows(2).all(|w| w[0] >= w[1]) && order[0] > order[order.len() - 1],
-            format!("capacities for 1 % at alpha 0.8, by rising p_max: {order:?}"),
+            format!(
+                "capacities for 1 % at alpha 0.8, by rising p_max: {}",
+                order.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
         ),
     ]
 }
