@@ -496,7 +496,7 @@ mod tests {
         );
         taken.objects[1].target = 9;
         let why = asked.unlike(&Lov::Plain(taken)).expect("another target");
-        assert_eq!(why, "targets [3, 9] instead of [3, 8]");
+        assert_eq!(why, "targets 3, 9 instead of 3, 8");
         let why = asked.unlike(&Lov::specific(&[3], 1 << 20)).expect("another shape");
         assert_eq!(why, "1 × 1048576 bytes instead of 2 × 65536");
         let growing = Lov::growing(&[(Some(1 << 20), vec![4], 65_536), (None, vec![6, 5], 65_536)]);
