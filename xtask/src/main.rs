@@ -17,6 +17,7 @@ mod runner;
 mod rust;
 mod seed;
 mod shell;
+mod skips;
 mod soak;
 mod suite;
 mod tree;

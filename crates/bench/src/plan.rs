@@ -43,7 +43,7 @@ impl FromStr for Section {
         let found = SECTIONS.iter().find(|(word, _)| *word == text);
         found.map(|&(_, section)| section).ok_or_else(|| {
             let words: Vec<&str> = SECTIONS.iter().map(|&(word, _)| word).collect();
-            format!("unknown section {text:?}: choose from {}", words.join(", "))
+            format!("unknown section \"{text}\": choose from {}", words.join(", "))
         })
     }
 }

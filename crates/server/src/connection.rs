@@ -17,8 +17,8 @@ use crate::session::Session;
 use crate::shm_queue::Queue;
 use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
-use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
+use forebay_model::{Error, ErrorKind, Result, ServerId, Uid, shown_time};
+use forebay_wire::{Call, Channel, FrameKind, Header, Request, body, variant_name};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -75,7 +75,10 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("no handshake within {}", shown_time(times.handshake)),
+        ))
     });
     let entered = met.and_then(|peer| enter(&service, peer, &frame_reader));
     drop(place);
@@ -87,7 +90,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         }
     };
     let (uid, label, channel) = (peer.identity.uid, &peer.hello.job.label, peer.hello.channel);
-    tracing::debug!(%uid, job = %label, ?channel, "connected");
+    tracing::debug!(%uid, job = %label, channel = variant_name(&channel), "connected");
     let mut connection = Connection {
         stopping,
         peer_identity: PeerIdentity {
@@ -243,7 +246,7 @@ impl Connection {
     /// inner one is the answer.
     pub(crate) fn call(&mut self, header: Header) -> Result<Result<(Caller, Request)>> {
         if header.kind != FrameKind::Call {
-            let text = format!("a {:?} frame arrived where a call was expected", header.kind);
+            let text = format!("a frame of kind {} arrived where a call was expected", header.kind);
             return Err(Error::new(ErrorKind::Protocol, text));
         }
         let len = header.body as usize;

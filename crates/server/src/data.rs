@@ -16,7 +16,7 @@ use crate::framing::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
 use crate::turns::Turn;
-use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
+use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span, shown_time};
 use forebay_policy::Cost;
 use forebay_policy::route::{Route, Space, decide};
 use forebay_store::{Filled, Grant, Piece, Place};
@@ -482,7 +482,7 @@ impl Connection {
         let limit = self.service.config.times.reservation;
         Error::new(
             ErrorKind::Unreachable,
-            format!("no payload within {limit:?}: its reservation is released"),
+            format!("no payload within {}: its reservation is released", shown_time(limit)),
         )
     }
 }

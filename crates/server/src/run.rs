@@ -14,11 +14,12 @@ use crate::transport::{Listener, Vouch};
 use crate::warm::{Warmth, warm};
 use crate::{cluster, connection, gossip, mapping, memory, sweep};
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
+use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid, shown_time};
 use forebay_store::{Root, Store, StoreConfig};
 use forebay_wire::Standing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -52,6 +53,13 @@ pub struct Addresses {
     pub tcp: Option<SocketAddr>,
     /// The key file that TCP clients need.
     pub key: PathBuf,
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix:{}", self.unix.display())?;
+        self.tcp.map_or(Ok(()), |tcp| write!(f, " tcp:{tcp}"))
+    }
 }
 
 /// A server that runs in this process on its own threads. Dropping it stops it and waits for its end.
@@ -150,7 +158,7 @@ fn start(
         tracing::warn!("{note}");
     }
     let recovery = store.recovery();
-    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "opened the store");
+    tracing::info!(store = %config.store.display(), start = %store.start(), %recovery, "opened the store");
     let members = Arc::new(Fixed::new(members));
     let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
     let (ready, is_ready) = mpsc::channel();
@@ -304,7 +312,7 @@ async fn serve(
         key: config.key_path(),
     };
     let members = service.members.members();
-    tracing::info!(?addresses, ?members, "serving");
+    tracing::info!(%addresses, %members, "serving");
     // The starting thread may be gone; the server still runs until it is stopped.
     let _ = ready.send(addresses);
 
@@ -335,7 +343,7 @@ async fn serve(
     stopped(&mut service.life.stopping()).await;
     drop(alive);
     if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
-        tracing::warn!(after = ?config.times.farewell, "abandoned requests in progress");
+        tracing::warn!(after = %shown_time(config.times.farewell), "abandoned requests in progress");
     }
     Ok(())
 }

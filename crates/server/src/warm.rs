@@ -2,6 +2,7 @@
 //! while clients write only on processors that they do not need.
 
 use crate::service::Service;
+use forebay_model::shown_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
@@ -56,6 +57,6 @@ fn touch(service: &Service) {
     }
     if !*stopping.borrow() {
         service.warmth.0.store(true, Ordering::Release);
-        tracing::debug!(took = ?begin.elapsed(), "prefaulted the regions");
+        tracing::debug!(took = %shown_time(begin.elapsed()), "prefaulted the regions");
     }
 }

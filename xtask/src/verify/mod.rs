@@ -9,6 +9,7 @@ mod edges;
 mod house;
 mod licence;
 mod map;
+mod messages;
 mod semantics;
 mod tools;
 mod words;
@@ -69,6 +70,8 @@ const CHECKS: &[Check] = &[
     Check { name: "edges", about: "in the server, layers use only what lies below them", run: edges::check },
     Check { name: "map", about: "ARCHITECTURE.md names files and functions that exist", run: map::check },
     Check { name: "words", about: "names and prose have the words of the field", run: words::check },
+    Check { name: "locks", about: "locks are taken in one way", run: house::locks },
+    Check { name: "messages", about: "no Debug output in what users read", run: messages::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
     Check { name: "leftovers", about: "nothing is ignored or left to do", run: house::leftovers },
     Check { name: "semantics", about: "every promise names a test that exists", run: semantics::check },

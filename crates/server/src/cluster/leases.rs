@@ -10,7 +10,7 @@ use crate::lifecycle::stopped;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_store::{NameReply, NameRequest};
-use forebay_wire::{PeerReply, PeerRequest};
+use forebay_wire::{PeerReply, PeerRequest, variant_name};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -123,7 +123,8 @@ impl Service {
                 Ok(PeerReply::Names { told }) if matches!(NameReply::decode(&told), Ok(NameReply::Done)) => {
                     return;
                 }
-                answer => tracing::debug!(%server, %dir, ?answer, "cannot recall a copy of a directory"),
+                Ok(_) => tracing::debug!(%server, %dir, "a server does not drop its copy of a directory"),
+                Err(error) => tracing::debug!(%server, %dir, %error, "cannot recall a copy of a directory"),
             }
             if unanswered.is_none() {
                 unanswered = Some(UnansweredRecall::count(&self.leases, server));
@@ -156,7 +157,9 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
                 }
                 service.leases.extend(server, life, sent);
             }
-            Ok(other) => tracing::warn!(%server, ?other, "unexpected answer to a heartbeat"),
+            Ok(other) => {
+                tracing::warn!(%server, answer = variant_name(&other), "unexpected answer to a heartbeat");
+            }
             Err(error) if error.kind() == ErrorKind::Unreachable => {
                 if let Ok(client) = service.peers.clients.to(server) {
                     client.disconnect();

@@ -13,9 +13,12 @@ use crate::keys::Keys;
 use crate::lifecycle::{Lifecycle, stopped};
 use crate::members::Membership;
 use crate::session::Sessions;
-use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
+use forebay_model::{Error, ErrorKind, Members, Result, ServerId, shown_time};
 use forebay_store::Store;
-use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
+use forebay_wire::{
+    Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
+};
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -164,7 +167,7 @@ impl PeerClient {
         match &self.lock().trouble {
             Some(trouble) => trouble.error.clone().within(self.name()),
             None => {
-                let text = format!("{} did not answer within {patience:?}", self.name());
+                let text = format!("{} did not answer within {}", self.name(), shown_time(patience));
                 Error::new(ErrorKind::Unreachable, text)
             }
         }
@@ -275,7 +278,8 @@ async fn run_connection(
         }
         Ok(Err(error)) => meeting_failed(links, client, error),
         Err(_) => {
-            let error = Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}"));
+            let error =
+                Error::new(ErrorKind::Unreachable, format!("no handshake within {}", shown_time(patience)));
             meeting_failed(links, client, error)
         }
     }
@@ -380,9 +384,9 @@ async fn exchange(
     }
 }
 
-pub(crate) fn nonsense(reply: &dyn std::fmt::Debug) -> Error {
+pub(crate) fn nonsense(reply: &impl Serialize) -> Error {
     Error::new(
         ErrorKind::Protocol,
-        format!("another server answered something else than was asked: {reply:?}"),
+        format!("another server answered something else than was asked: {}", variant_name(reply)),
     )
 }

@@ -9,7 +9,7 @@ use forebay_store::{
     Body, Carried, Facts, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,
     Withdrawal,
 };
-use forebay_wire::{Answer, PeerReply, PeerRequest, Reply, Request};
+use forebay_wire::{Answer, PeerReply, PeerRequest, Reply, Request, variant_name};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -366,7 +366,7 @@ impl Service {
                     }
                 }
                 Ok(reply) => {
-                    tracing::error!(%server, ?reply, "another server did not finish its part of a transaction");
+                    tracing::error!(%server, reply = variant_name(&reply), "another server did not finish its part of a transaction");
                 }
                 Err(error) => {
                     tracing::debug!(%server, %error, "cannot notify another server of the outcome of a transaction; it is notified later");
