@@ -9,9 +9,10 @@
 //! authenticated is closed to make space for the next one. So unfinished handshakes from an address do not even block
 //! others from the same address.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The source of a peer, as far as it is known before the handshake.
@@ -140,7 +141,7 @@ impl AcceptLimiter {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

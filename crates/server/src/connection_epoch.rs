@@ -13,8 +13,9 @@
 use crate::key::random;
 use crate::session::Owner;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// The connections that can be abandoned: those with requests in progress or open.
@@ -70,7 +71,7 @@ impl ConnectionEpochs {
     /// Another server has a new connection: requests on an earlier one are abandoned, and those in progress awaited.
     pub(crate) async fn renew(&self, server: ServerId, connection: &Arc<ConnectionEpoch>) {
         let earlier = {
-            let mut peer_clients = self.peer_clients.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut peer_clients = self.peer_clients.lock();
             peer_clients.insert(server, Arc::downgrade(connection)).and_then(|earlier| earlier.upgrade())
         };
         if let Some(earlier) = earlier.filter(|earlier| !Arc::ptr_eq(earlier, connection)) {
@@ -79,7 +80,7 @@ impl ConnectionEpochs {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<(Owner, u64), Weak<ConnectionEpoch>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -120,7 +121,7 @@ impl ConnectionEpoch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -7,7 +7,8 @@ use forebay_model::{
 };
 use forebay_store::{Body, Extent, Opening, Store};
 use forebay_wire::Held;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Maximum number of servers that a file is striped over.
 const MOST_SERVERS: usize = 64;
@@ -49,7 +50,7 @@ impl FileHomes {
     }
 
     pub(crate) fn extent_lock(&self, file: FileId) -> MutexGuard<'_, u64> {
-        self.extent_lock[(file.0 % LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.extent_lock[(file.0 % LOCKS as u64) as usize].lock()
     }
 
     /// Whether this server is the home of all names of its service.

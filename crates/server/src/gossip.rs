@@ -14,8 +14,9 @@ use forebay_model::{Error, ErrorKind, Job, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
 use forebay_wire::{Exchange, PeerStatus, Request};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{interval, timeout};
@@ -118,7 +119,7 @@ impl Gossip {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -5,10 +5,11 @@
 use forebay_model::{Error, ErrorKind, JobId, Result, Stamp};
 use forebay_store::{Batch, KeySpace, Kv};
 use forebay_wire::{JobStatus, Sample};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Maximum number of entries.
 const MOST: usize = 200_000;
@@ -53,7 +54,7 @@ impl History {
 
     /// Records what the jobs did since the last call.
     pub(crate) fn note(&self, jobs: &[JobStatus], now: Stamp) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let mut batch = Batch::default();
         // One entry per job and second: two calls within one second get different seconds.
         let last = state.keys.back().map_or(0, |key| (u128::from_be_bytes(*key) >> 64) as u64);

@@ -12,10 +12,11 @@ use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Caller, Doubt, Trust, due_among, shares};
 use forebay_wire::{JobState, JobStatus};
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -200,7 +201,7 @@ impl Jobs {
     }
 
     fn lock_agreed(&self) -> MutexGuard<'_, Option<HashMap<JobId, f64>>> {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.agreed.lock()
     }
 
     /// A job's share of a resource for which these jobs wait, including itself.
@@ -213,7 +214,7 @@ impl Jobs {
     pub(crate) fn second(&self) {
         for counts in self.shared.lock().values() {
             let total = counts.written.load(Ordering::Relaxed) + counts.read.load(Ordering::Relaxed);
-            let mut recent = counts.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = counts.recent.lock();
             *recent = Recent { before: total, moved: total.saturating_sub(recent.before) };
         }
     }
@@ -221,7 +222,7 @@ impl Jobs {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Arc<Counts>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -256,7 +257,7 @@ impl Counts {
     }
 
     fn described(&self) -> MutexGuard<'_, Described> {
-        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+        self.described.lock()
     }
 
     fn is_active(&self, now: Stamp, within: Duration) -> bool {
@@ -287,7 +288,7 @@ impl Counts {
             waited: self.waited.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed),
             share: due.get(&id).map_or(0, |share| (share * 1e6).round() as u32),
-            recent: self.recent.lock().unwrap_or_else(PoisonError::into_inner).moved,
+            recent: self.recent.lock().moved,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::connection_epoch::ConnectionEpoch;
 use crate::session::{Owner, Sessions};
 use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
 use forebay_wire::{KeyId, MAX_KEYS, UserKey};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::Shutdown;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
@@ -20,8 +21,8 @@ use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const TITLE: &str = "forebay keys 1";
@@ -238,15 +239,15 @@ impl Keys {
     }
 
     fn lock_changes(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changes.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<KeyId, UserKey>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     fn lock_live(&self) -> MutexGuard<'_, HashMap<u64, Live>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock()
     }
 }
 

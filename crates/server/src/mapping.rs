@@ -20,6 +20,7 @@ use crate::service::Service;
 use forebay_model::{Access, Error, ErrorKind, FileId, Result, Span, Uid};
 use forebay_store::{Body, Data, Mapper, Piece};
 use forebay_wire::{Answer, FileMap, Reply, Token};
+use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,7 +29,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -114,10 +115,6 @@ struct Ticket {
     since: Instant,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Mappings {
     /// No mappings. At most `most` pending mappings per user, except for root and `owner`.
     pub(crate) fn open(most: usize, owner: Uid) -> Result<Mappings> {
@@ -134,7 +131,7 @@ impl Mappings {
     fn keep(&self, file: File, uid: Uid) -> Result<FileMap> {
         let random = key::random()?;
         let (ticket, _) = random.split_first_chunk::<16>().expect("32 bytes");
-        lock(&self.tickets).add(*ticket, Ticket { file, uid, since: Instant::now() })?;
+        self.tickets.lock().add(*ticket, Ticket { file, uid, since: Instant::now() })?;
         Ok(FileMap::Shared { socket: self.socket.clone(), ticket: *ticket })
     }
 }
@@ -287,7 +284,7 @@ async fn fetch(service: &Service, user: Uid, mut stream: UnixStream) -> std::io:
     let mut ticket = [0; 16];
     stream.read_exact(&mut ticket).await?;
     let may = |uid| uid == user || service.privileges.trusts_user(user);
-    let Some(kept) = lock(&service.mappings.tickets).take(ticket, may) else {
+    let Some(kept) = service.mappings.tickets.lock().take(ticket, may) else {
         return Err(std::io::Error::other(format!("user {user} has no such ticket")));
     };
     stream.writable().await?;

@@ -5,10 +5,11 @@
 
 use crate::per_user::{UserCounts, UserLimit};
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Called when the last hold on a file is dropped.
 pub(crate) trait AfterLastClose: Send + Sync {
@@ -190,7 +191,7 @@ impl Opens {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -249,11 +250,11 @@ pub(crate) mod tests {
 
     impl Diary {
         fn note(&self, what: &str, file: FileId) {
-            self.0.lock().unwrap().push(format!("{what} {file}"));
+            self.0.lock().push(format!("{what} {file}"));
         }
 
         pub(crate) fn check(&self, expected: &[&str]) {
-            assert_eq!(*self.0.lock().unwrap(), expected);
+            assert_eq!(*self.0.lock(), expected);
         }
     }
 

@@ -7,8 +7,9 @@ use crate::opens::{Hold, Opens};
 use forebay_model::FileId;
 use forebay_store::Store;
 use forebay_wire::Token;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Holds for clients that may still re-assert their files.
 pub(crate) struct OrphanGrace {
@@ -35,7 +36,7 @@ impl OrphanGrace {
 
     /// A file has lost its last name.
     pub(crate) fn orphaned(&self, opens: &Arc<Opens>, file: FileId) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         match &mut *held {
             Some(held) if file < self.first => held.orphans.push(opens.hold_orphan(file)),
             _ => {
@@ -55,7 +56,7 @@ impl OrphanGrace {
     /// A client that opened a file in an earlier boot uses it on another server: the file stays open until the client
     /// contacts this server.
     pub(crate) fn vouched(&self, token: &Token, hold: Hold) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let spare = match &mut *held {
             Some(held) => held.vouched.insert((token.file, token.serial), hold),
             None => Some(hold),
@@ -66,7 +67,7 @@ impl OrphanGrace {
 
     /// The client has re-asserted or closed the file.
     pub(crate) fn heard_of(&self, token: &Token) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let known = held.as_mut().and_then(|held| held.vouched.remove(&(token.file, token.serial)));
         drop(held);
         drop(known);
@@ -79,12 +80,12 @@ impl OrphanGrace {
 
     /// Whether the grace period lasts.
     pub(crate) fn lasts(&self) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.held.lock().is_some()
     }
 
     /// Ends the grace period and releases files that were not re-asserted.
     pub(crate) fn end(&self) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = self.held.lock().take();
         drop(held);
     }
 }

@@ -8,8 +8,9 @@
 use crate::config::Limits;
 use crate::working::Working;
 use forebay_model::{Error, ErrorKind, Result, Uid};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -121,7 +122,7 @@ impl PerUser {
     }
 
     fn lock(&self) -> MutexGuard<'_, UserCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -179,7 +180,7 @@ impl UserPlaces {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Uid, Arc<Semaphore>>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        self.users.lock()
     }
 }
 

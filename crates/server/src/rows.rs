@@ -6,8 +6,8 @@
 //! **Deliberately absent**: durability. All sequences start anew with the server; users of them must cope with that.
 
 use forebay_model::Uid;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of sequences; beyond it the least recently used one is removed.
 const ROWS: usize = 4096;
@@ -27,7 +27,7 @@ struct State {
 impl Rows {
     /// The next number of a sequence.
     pub(crate) fn next(&self, uid: Uid, row: u64) -> u64 {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.used += 1;
         let used = state.used;
         let (own, all) = ((uid, 0)..=(uid, u64::MAX), (Uid(0), 0)..=(Uid(u32::MAX), u64::MAX));
@@ -61,7 +61,7 @@ mod tests {
         }
         assert_eq!(next(1, 7), 3, "it was used after the one of user 2");
         assert_eq!(next(2, 7), 0, "that was evicted");
-        assert_eq!(rows.0.lock().unwrap().rows.len(), ROWS);
+        assert_eq!(rows.0.lock().rows.len(), ROWS);
     }
 
     #[test]
@@ -72,6 +72,6 @@ mod tests {
             rows.next(Uid(2), row);
         }
         assert_eq!(rows.next(Uid(1), 7), 1);
-        assert_eq!(rows.0.lock().unwrap().rows.len(), 1 + ROWS_OF_USER);
+        assert_eq!(rows.0.lock().rows.len(), 1 + ROWS_OF_USER);
     }
 }

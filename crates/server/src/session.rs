@@ -10,9 +10,10 @@ use crate::per_user::{UserCounts, UserLimit};
 use crate::tokens::OpenTokens;
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_wire::Token;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The owner of a session.
@@ -162,7 +163,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -270,7 +271,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

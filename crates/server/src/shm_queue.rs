@@ -24,11 +24,12 @@ use forebay_shm::{
 };
 use forebay_store::{MAX_DOORBELLS, MAX_QUEUES};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
+use parking_lot::Mutex;
 use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -84,10 +85,6 @@ pub(crate) struct Queue {
     refused: AtomicU64,
     /// A permit for each request that waits.
     waiting: Arc<Semaphore>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for ShmQueues {
@@ -157,7 +154,7 @@ impl Service {
         let unusable =
             |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot map a queue: {error}"));
         let thread = self.queue_thread(number);
-        let mut state = lock(&thread.state);
+        let mut state = thread.state.lock();
         let (doorbell, rings) = match &state.doorbell {
             Some(doorbell) => doorbell.clone(),
             None => {
@@ -235,7 +232,7 @@ impl Service {
     /// Has another thread serve the queues of a queue thread that is busy with one request.
     fn replace_thread(self: &Arc<Service>, number: usize, calls: u64) {
         let thread = &self.shm_queues.threads[number];
-        let _state = lock(&thread.state);
+        let _state = thread.state.lock();
         self.shm_queues.stalled.fetch_add(1, Ordering::AcqRel);
         let replaced = thread.calls.compare_exchange(calls, calls + 1, Ordering::AcqRel, Ordering::Acquire);
         if replaced.is_err() {
@@ -290,7 +287,7 @@ impl QueueThread {
     }
 
     fn queues(&self) -> Arc<Vec<Arc<Queue>>> {
-        lock(&self.state).queues.clone()
+        self.state.lock().queues.clone()
     }
 
     /// Serves the queues of this thread until none is left, the server stops, or another thread takes over.
@@ -301,7 +298,7 @@ impl QueueThread {
         let mut client_core = None;
         loop {
             let (queues, doorbell) = {
-                let mut state = lock(&self.state);
+                let mut state = self.state.lock();
                 if !self.is_served_by(term) {
                     return;
                 }
@@ -359,8 +356,7 @@ struct Buffers {
 impl Queue {
     /// Whether there are pending requests, and no other thread serves this queue.
     fn is_ready(&self) -> bool {
-        self.queue_server.is_asked()
-            && !matches!(self.peer_identity.try_lock(), Err(TryLockError::WouldBlock))
+        self.queue_server.is_asked() && !self.peer_identity.is_locked()
     }
 
     /// Serves pending requests, unless another thread does; returns whether there were any. `on` is the queue thread and
@@ -374,11 +370,7 @@ impl Queue {
         if !self.queue_server.is_asked() {
             return false;
         }
-        let mut peer_identity = match self.peer_identity.try_lock() {
-            Ok(peer_identity) => peer_identity,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
+        let Some(mut peer_identity) = self.peer_identity.try_lock() else { return false };
         let Some(peer_identity) = peer_identity.as_mut() else { return false };
         self.serve_as(service, peer_identity, buffers, on);
         true
@@ -542,7 +534,7 @@ impl Queue {
     pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
         // A queue thread may hold the lock for as long as the back end takes, and may have missed the last requests.
         let was_open = tokio::task::block_in_place(|| {
-            let mut peer_identity = lock(&self.peer_identity);
+            let mut peer_identity = self.peer_identity.lock();
             if let Some(peer_identity) = peer_identity.as_mut().filter(|_| !*service.life.stopping().borrow())
             {
                 self.serve_as(service, peer_identity, &mut Buffers::default(), None);
@@ -554,7 +546,7 @@ impl Queue {
         }
         let thread = service.queue_thread(self.number);
         {
-            let mut state = lock(&thread.state);
+            let mut state = thread.state.lock();
             let others = state.queues.iter().filter(|queue| queue.number != self.number).cloned();
             state.queues = Arc::new(others.collect());
         }

@@ -8,9 +8,9 @@
 
 use forebay_shm::TokenKeys;
 use forebay_wire::Token;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bits of a key that identify the token; the others identify the client.
 const TOKEN_BITS: u32 = 48;
@@ -92,7 +92,7 @@ impl OpenTokens {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<u64>>> {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+        self.earlier.lock()
     }
 }
 

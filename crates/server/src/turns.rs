@@ -12,8 +12,9 @@ use crate::per_user::{UserCounts, UserLimit};
 use forebay_model::{Bytes, Error, ErrorKind, Job, JobId, Result, Uid};
 use forebay_policy::share::{Discipline, Policy, Rate, Tariff};
 use forebay_policy::{Cost, Next, Scheduler, Tick, Ticket};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -391,7 +392,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -11,9 +11,10 @@
 
 use crate::per_user::UserLimit;
 use forebay_model::{Result, Uid};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -108,7 +109,7 @@ impl Working {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Uid, User>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        self.users.lock()
     }
 }
 

@@ -415,7 +415,7 @@ impl BackingLayer {
 impl Backing {
     /// Remembers a name of a file.
     pub(crate) fn note_name(&self, file: FileId, dir: FileId, name: Name) {
-        let mut hints = self.hints.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut hints = self.hints.lock();
         if hints.len() >= MOST_HINTS {
             hints.clear();
         }
@@ -423,7 +423,7 @@ impl Backing {
     }
 
     fn hint(&self, file: FileId) -> Option<(FileId, Name)> {
-        self.hints.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(&file).cloned()
+        self.hints.lock().get(&file).cloned()
     }
 }
 

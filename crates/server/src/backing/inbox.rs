@@ -5,8 +5,8 @@
 
 use super::Backing;
 use forebay_model::FileId;
+use parking_lot::MutexGuard;
 use std::collections::BTreeSet;
-use std::sync::{MutexGuard, PoisonError};
 
 /// Work for the drain.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Inbox {
 
 impl Backing {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock()
     }
 
     /// Directories got new modification times in the back end.

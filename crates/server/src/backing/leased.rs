@@ -11,8 +11,9 @@ use crate::lifecycle::rested;
 use forebay_model::{Attr, ErrorKind, FileId, FileKind, Result};
 use forebay_shm::Lease;
 use forebay_store::{Body, Inode};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Most directories that are looked at every second; at the bound all leases end.
 const MOST_DIRS: usize = 1024;
@@ -25,7 +26,7 @@ pub(super) struct LeasedDirs(Mutex<HashMap<FileId, Lease>>);
 
 impl LeasedDirs {
     fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Lease>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

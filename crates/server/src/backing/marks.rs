@@ -10,9 +10,9 @@ use super::Backing;
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};
 use forebay_store::{Batch, KeySpace};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MARKS: &[u8] = KeySpace::WritebackMark.prefix();
 
@@ -36,7 +36,7 @@ fn key(file: FileId) -> Vec<u8> {
 
 impl WritebackMarks {
     fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Mark>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

@@ -56,9 +56,10 @@ pub(crate) use layer::BackingLayer;
 use leased::LeasedDirs;
 use marks::WritebackMarks;
 use mounts::Mounts;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use record::{BackingSpot, Home, Record};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -247,22 +248,22 @@ impl Backing {
 
     /// No directory is moved while this is held.
     fn lock_tree(&self) -> RwLockReadGuard<'_, ()> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner)
+        self.tree.read()
     }
 
     /// No other thread uses a path while this is held.
     fn lock_tree_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
-        self.tree.write().unwrap_or_else(PoisonError::into_inner)
+        self.tree.write()
     }
 
     /// No other thread synchronizes the root directory while this is held.
     fn lock_root(&self) -> MutexGuard<'_, ()> {
-        self.root.lock().unwrap_or_else(PoisonError::into_inner)
+        self.root.lock()
     }
 
     /// No other thread truncates this file in the back end while this is held.
     fn lock_size(&self, file: FileId) -> MutexGuard<'_, ()> {
-        self.size_locks[(file.0 % SIZE_LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.size_locks[(file.0 % SIZE_LOCKS as u64) as usize].lock()
     }
 
     /// No other thread creates this directory in the back end while this is held. A file in it and the directory itself
@@ -290,7 +291,7 @@ impl Backing {
 
     /// Whether a file was refreshed a moment ago; marks it as refreshed.
     fn was_just_seen(&self, file: FileId) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let now = Instant::now();
         if seen.get(&file).is_some_and(|&then| now.duration_since(then) < FRESH) {
             return true;

@@ -9,10 +9,10 @@ use super::{Backing, shown};
 use forebay_backend::Found;
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};
 use forebay_store::{Batch, KeySpace};
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 const MOUNTS: &[u8] = KeySpace::Mount.prefix();
 
@@ -28,11 +28,11 @@ impl Mounts {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        self.table.read().unwrap_or_else(PoisonError::into_inner).get(&dir).copied()
+        self.table.read().get(&dir).copied()
     }
 
     fn note(&self, dir: FileId, serial: u64) {
-        self.table.write().unwrap_or_else(PoisonError::into_inner).insert(dir, serial);
+        self.table.write().insert(dir, serial);
         self.any.store(true, Ordering::Release);
     }
 }
@@ -73,8 +73,7 @@ impl Backing {
     /// Fails if any file system is missing: the steps of an intent name paths, and it is not known which go through a
     /// mount.
     pub(super) fn demand_all_mounted(&self) -> Result<()> {
-        let dirs: Vec<FileId> =
-            self.mounts.table.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let dirs: Vec<FileId> = self.mounts.table.read().keys().copied().collect();
         dirs.into_iter().try_for_each(|dir| self.path(dir).map(drop))
     }
 

@@ -9,11 +9,12 @@
 use crc32c::crc32c;
 use forebay_backend::Version;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::OnceLock;
 
 /// Unit of caching.
 pub(super) const BLOCK: u64 = 256 << 10;
@@ -61,11 +62,11 @@ impl ReadCache {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Cached> {
-        self.cached.read().unwrap_or_else(PoisonError::into_inner)
+        self.cached.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Cached> {
-        self.cached.write().unwrap_or_else(PoisonError::into_inner)
+        self.cached.write()
     }
 
     /// Used and total bytes.

@@ -9,7 +9,7 @@ use super::{Backing, MOST_SEEN, changed_in_backing, missing_in_backing};
 use crate::cluster::nonsense;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::{PeerReply, PeerRequest, Place};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a read is repeated because the file was moved or truncated meanwhile, and the pause in between.
@@ -104,11 +104,11 @@ impl BackingLayer {
 
 impl Backing {
     fn known_place(&self, file: FileId) -> Option<Arc<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
+        self.places.lock().get(&file).cloned()
     }
 
     fn note_place(&self, file: FileId, place: Place) -> Arc<Place> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         if places.len() >= MOST_SEEN {
             places.clear();
         }
@@ -118,6 +118,6 @@ impl Backing {
     }
 
     fn forget_place(&self, file: FileId) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+        self.places.lock().remove(&file);
     }
 }

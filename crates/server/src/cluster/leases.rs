@@ -11,8 +11,9 @@ use crate::service::Service;
 use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_store::{NameReply, NameRequest};
 use forebay_wire::{PeerReply, PeerRequest, variant_name};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -92,7 +93,7 @@ impl Leases {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ServerId, Lease>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -9,11 +9,11 @@
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, Members, Result, ServerId};
 use forebay_store::{Batch, KeySpace, Kv, Store};
 use forebay_wire::{Met, Standing};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Its key in the metadata store.
 pub(super) const KEY: &[u8] = KeySpace::Membership.prefix();
@@ -319,7 +319,7 @@ impl JoinState {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

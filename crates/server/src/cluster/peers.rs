@@ -18,9 +18,10 @@ use forebay_store::Store;
 use forebay_wire::{
     Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -198,7 +199,7 @@ impl PeerClient {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -231,7 +232,7 @@ impl PeerLinks {
 
 /// Keeps a connection up for as long as the server runs.
 pub(crate) async fn keep(links: Arc<PeerLinks>, client: Arc<PeerClient>) {
-    let queue = client.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let queue = client.waiting.lock().take();
     let Some(mut queue) = queue else { return };
     let mut stopping = links.life.stopping();
     loop {

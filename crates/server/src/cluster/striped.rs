@@ -16,8 +16,9 @@ use crate::orphans::OrphanGrace;
 use forebay_model::{ErrorKind, FileId, Result, ServerId};
 use forebay_store::{Body, Store};
 use forebay_wire::{Held, PeerReply, PeerRequest};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -53,7 +54,7 @@ impl StripedQueue {
     }
 
     pub(super) fn pending_work(&self) -> MutexGuard<'_, PendingWork> {
-        self.pending_work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_work.lock()
     }
 }
 

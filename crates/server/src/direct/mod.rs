@@ -22,16 +22,17 @@ pub use forebay_policy::route::Mode;
 pub use settings::{Full, Pipeline, Routing, Share};
 
 use crate::service::Service;
-use crate::writers::{RouteState, lock};
+use crate::writers::RouteState;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::route::{Route, Write, WriteRouter, local};
 use forebay_store::MAX_FILE;
 use forebay_wire::RouteStatus;
 use meter::Meter;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use writer::Queue;
@@ -101,7 +102,7 @@ impl DirectIo {
 
     /// Changes the routing mode. Writes under way continue as they began.
     pub(crate) fn set_mode(&self, mode: Mode) {
-        lock(&self.router).set_mode(mode);
+        self.router.lock().set_mode(mode);
         self.route.set_mode(mode);
     }
 
@@ -114,7 +115,7 @@ impl DirectIo {
     /// A file was synced: its next write, if it is followed by a sync again, counts as synchronous.
     pub(crate) fn synced(&self, file: FileId) {
         if self.route.are_open() {
-            let mut synced = lock(&self.synced);
+            let mut synced = self.synced.lock();
             if synced.len() >= MOST_KNOWN {
                 synced.clear();
             }
@@ -124,7 +125,7 @@ impl DirectIo {
 
     /// Records stripe size and number of servers of a file.
     pub(crate) fn laid(&self, file: FileId, stripes: (u64, u16)) {
-        let mut known = lock(&self.stripes);
+        let mut known = self.stripes.lock();
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
@@ -134,8 +135,8 @@ impl DirectIo {
     fn is_paused(&self, file: FileId) -> bool {
         let now = Instant::now();
         let is_later = |until: &Instant| now < *until;
-        lock(&self.paused).as_ref().is_some_and(is_later)
-            || lock(&self.paused_files).get(&file).is_some_and(is_later)
+        self.paused.lock().as_ref().is_some_and(is_later)
+            || self.paused_files.lock().get(&file).is_some_and(is_later)
     }
 
     /// A write to the back end failed: buffers all writes for a while, or only those of the file if the error concerns
@@ -144,10 +145,10 @@ impl DirectIo {
         let until = Instant::now() + PAUSE;
         match error.kind() {
             ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Protocol => {
-                *lock(&self.paused) = Some(until);
+                *self.paused.lock() = Some(until);
             }
             _ => {
-                let mut files = lock(&self.paused_files);
+                let mut files = self.paused_files.lock();
                 if files.len() >= MOST_OPEN {
                     files.clear();
                 }
@@ -164,9 +165,9 @@ impl Service {
         let Some(span) = span.filter(|_| self.writers.route.are_open()) else { return Route::Buffer };
         let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
         let begin = Instant::now();
-        let sync = lock(&direct.synced).remove(&file);
+        let sync = direct.synced.lock().remove(&file);
         let write = Write { file, offset, len: Bytes(span.len()), sync };
-        let route = lock(&direct.router).route(Tick(now.0), &write);
+        let route = direct.router.lock().route(Tick(now.0), &write);
         let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         direct.decided.fetch_add(took, Ordering::Relaxed);
         match route {
@@ -180,7 +181,7 @@ impl Service {
         if self.life.is_alone() {
             return Some(offset);
         }
-        let known = lock(&self.direct.stripes).get(&file).copied();
+        let known = self.direct.stripes.lock().get(&file).copied();
         let (stripe, servers) = match known {
             Some(stripes) => stripes,
             None if self.homes.is_authority(file) => {

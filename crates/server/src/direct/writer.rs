@@ -6,14 +6,15 @@ use super::{MOST_OPEN, OPENING};
 use crate::backing::Backing;
 use crate::drain::{DrainEngine, open_place};
 use crate::service::Service;
-use crate::writers::{Opened, RENEW, RangeReservation, lock};
+use crate::writers::{Opened, RENEW, RangeReservation};
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Name, Result, ServerId, Span};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Layout, TargetId};
 use forebay_store::MAX_FILE;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
@@ -72,7 +73,7 @@ impl DirectWrite {
     }
 
     fn notify(&self, result: Result<()>) {
-        if let Some(done) = lock(&self.done).take() {
+        if let Some(done) = self.done.lock().take() {
             // The receiver may be gone; then the write was never acknowledged and does not count.
             let _ = done.send(result);
         }
@@ -125,7 +126,7 @@ impl Service {
         if !self.store.data().can_pass(file, span).unwrap_or(false) {
             return None;
         }
-        *lock(&opened.used) = Instant::now();
+        *opened.used.lock() = Instant::now();
         let pieces: Vec<(TargetId, Span)> = opened.layout.cut(span).collect();
         let (done, is_done) = oneshot::channel();
         let write = Arc::new(DirectWrite {
@@ -157,7 +158,7 @@ impl Service {
             let text = format!("the back end has no target {target}");
             return piece.write.notify(Err(Error::new(ErrorKind::Io, text)));
         };
-        let mut queue = lock(queue);
+        let mut queue = queue.lock();
         queue.pieces.push(piece);
         self.notify_waiting(target, &queue);
         let most = self.drain.as_ref().map_or(1, DrainEngine::streams);
@@ -181,7 +182,7 @@ impl Service {
         loop {
             let entered = engine.enter(self, target);
             let pieces = {
-                let mut queue = lock(&self.direct.queues[target.0 as usize]);
+                let mut queue = self.direct.queues[target.0 as usize].lock();
                 let pieces = if entered { queue.take() } else { queue.give_up() };
                 self.notify_waiting(target, &queue);
                 pieces
@@ -190,7 +191,7 @@ impl Service {
                 let refuse = |piece: Piece| piece.write.notify(Err(ErrorKind::Busy.into()));
                 return pieces.into_iter().for_each(refuse);
             }
-            lock(&self.direct.meter).begin(Instant::now());
+            self.direct.meter.lock().begin(Instant::now());
             let bytes = pieces.iter().map(|piece| piece.span.len()).sum();
             let is_last = pieces.is_empty();
             let follows = |one: &Piece, next: &Piece| {
@@ -199,9 +200,9 @@ impl Service {
             for run in pieces.chunk_by(follows) {
                 write_run(backing, run);
             }
-            if let Some(rate) = lock(&self.direct.meter).end(Instant::now(), bytes) {
+            if let Some(rate) = self.direct.meter.lock().end(Instant::now(), bytes) {
                 let now = Tick(self.store.data().now().0);
-                lock(&self.direct.router).measured(now, rate);
+                self.direct.router.lock().measured(now, rate);
             }
             engine.leave(self, target, bytes);
             if is_last {
@@ -249,7 +250,7 @@ impl Service {
             return Some((opened, reservation));
         };
         let write_leases = &self.writers.leases;
-        if lock(requested).elapsed() > RENEW {
+        if requested.lock().elapsed() > RENEW {
             return None;
         }
         // A suspension waits for this lease, and then for the reserved ranges.
@@ -270,9 +271,9 @@ impl Service {
         let write_leases = &self.writers.leases;
         let known = self.writers.range_locks.opened(file);
         if let Some((_, requested)) = known.as_ref().and_then(|opened| opened.lease.as_ref())
-            && lock(requested).elapsed() > RENEW
+            && requested.lock().elapsed() > RENEW
         {
-            *lock(requested) = Instant::now();
+            *requested.lock() = Instant::now();
             write_leases.give_up(file);
         }
         let far = end.saturating_add(end.clamp(*AHEAD.start(), *AHEAD.end())).min(MAX_FILE);

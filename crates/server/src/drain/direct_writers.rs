@@ -6,7 +6,6 @@ use crate::service::Service;
 use forebay_model::FileId;
 use forebay_policy::Tick;
 use forebay_policy::drain::TargetId;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -30,8 +29,7 @@ impl DrainEngine {
         }
         drain_queue.set_waiting(target, true);
         let entered = loop {
-            let waited = self.slot_freed.wait_timeout(drain_queue, NAP);
-            drain_queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.slot_freed.wait_for(&mut drain_queue, NAP);
             if drain_queue.enter(target, Instant::now()) {
                 break true;
             }

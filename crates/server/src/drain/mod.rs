@@ -50,11 +50,12 @@ use forebay_policy::share::SpaceQueue;
 use gauge::{Gauge, Valve};
 use grants::{Grants, Terms};
 use notes::Notes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use placement::Placement;
 use queue::DrainQueue;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 
@@ -154,7 +155,7 @@ impl DrainEngine {
 
     /// The queue, with all that others left for the drain until now.
     fn drain_queue(&self) -> MutexGuard<'_, DrainQueue> {
-        let mut drain_queue = self.drain_queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drain_queue = self.drain_queue.lock();
         let Inbox { dirs, finish } = self.backing.take_inbox();
         if !dirs.is_empty() {
             drain_queue.touch_dirs(&Vec::from_iter(dirs));
@@ -164,11 +165,11 @@ impl DrainEngine {
     }
 
     fn space_queue(&self) -> MutexGuard<'_, SpaceQueue> {
-        self.space_queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.space_queue.lock()
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.notes.lock()
     }
 
     /// Records that a file has a new name or other attributes.

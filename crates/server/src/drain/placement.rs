@@ -13,8 +13,9 @@ use forebay_policy::Tick;
 use forebay_policy::place::{
     Description, Job, Ledger, Limits, Pattern, Shape, State, Target, Topology, Weights, Writer, place,
 };
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Bytes of a file on each target.
@@ -92,13 +93,13 @@ impl Placement {
 
     /// Whether the report of the back end is due to be refreshed.
     fn is_due(&self, now: Instant) -> bool {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         !self.is_described && now.duration_since(known.queried) >= REFRESH
     }
 
     /// Takes the back end's new report on its targets.
     fn refresh(&self, reported: Option<Description>, now: Instant) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.queried = now;
         if let Some(reported) = reported.map(without_free_space) {
             known.update(reported);
@@ -110,7 +111,7 @@ impl Placement {
         if self.targets < 2 {
             return None;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retry_full(Instant::now());
         let usable = known.usable();
         if known.ledgers.len() >= JOBS && !known.ledgers.contains_key(&job) {
@@ -149,7 +150,7 @@ impl Placement {
 
     /// A target is full: new files avoid it for a while.
     pub(super) fn filled(&self, target: u32) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.full.insert(target, Instant::now()).is_none() {
             let description = known.topology.description().clone();
             known.update(description);
@@ -272,7 +273,7 @@ mod tests {
         placement.filled(2);
         assert_eq!(spread(&placement, 1, 9, 1), [3, 3, 0, 3]);
         assert_eq!(spread(&placement, 2, 1, 1 << 30), [1, 1, 0, 1]);
-        let mut known = placement.known.lock().expect("nobody panicked");
+        let mut known = placement.known.lock();
         known.retry_full(Instant::now() + REFRESH);
         drop(known);
         assert_eq!(spread(&placement, 3, 8, 1), [2; 4]);

@@ -39,10 +39,7 @@ impl DrainEngine {
         let id = drain_queue.last_ticket;
         drain_queue.tickets.insert(id, Ticket::new(id, service.store.data().now()));
         drop(drain_queue);
-        self.walks
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push((id, scanner::Walk::new(file)));
+        self.walks.lock().push((id, scanner::Walk::new(file)));
         Ok(id)
     }
 
@@ -132,13 +129,7 @@ impl DrainEngine {
             failing,
             failures,
             resting: drain_queue.failures.is_paused(std::time::Instant::now()),
-            notes: self
-                .losses
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .iter()
-                .cloned()
-                .collect(),
+            notes: self.losses.lock().iter().cloned().collect(),
         }
     }
 

@@ -10,8 +10,8 @@ use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::drain::{HIGH, View, Want, want};
 use forebay_store::{Backlog, MAX_LISTED};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Shortest pause between two passes.
@@ -103,7 +103,7 @@ pub(super) fn scanner(service: &Arc<Service>) {
 impl DrainEngine {
     /// Continues the walks of drain requests.
     fn continue_walks(&self, service: &Service, backing: &Backing) {
-        let mut walks = std::mem::take(&mut *self.walks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut walks = std::mem::take(&mut *self.walks.lock());
         walks.retain_mut(|(id, walk)| {
             loop {
                 let has_space =
@@ -124,7 +124,7 @@ impl DrainEngine {
                 }
             }
         });
-        self.walks.lock().unwrap_or_else(PoisonError::into_inner).append(&mut walks);
+        self.walks.lock().append(&mut walks);
     }
 
     /// Queues the files of a drain request that differ from the back end.

@@ -5,7 +5,6 @@ use crate::service::Service;
 use forebay_model::{Error, ErrorKind, JobId, Result};
 use forebay_policy::Tick;
 use forebay_policy::share::{SpaceQueue, is_roomy};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
@@ -194,12 +193,12 @@ impl DrainEngine {
 
     /// Writers have got space, or soon will.
     pub(super) fn reset_stuck(&self) {
-        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.stuck.lock() = None;
     }
 
     /// How long writers have waited without any of them getting space.
     fn stuck_for(&self) -> Duration {
-        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stuck = self.stuck.lock();
         stuck.get_or_insert_with(Instant::now).elapsed()
     }
 

@@ -24,8 +24,9 @@ use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
 use forebay_store::{Batch, Facts};
 use forebay_wire::{BackingFile, Held, Left, PeerReply, PeerRequest, Place};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A holder that has not renewed its lease for this long has given up draining.
@@ -39,7 +40,7 @@ pub(super) struct Parts {
 
 impl Parts {
     fn lock(&self) -> MutexGuard<'_, HashMap<FileId, BTreeMap<ServerId, Instant>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     fn begin(&self, file: FileId, server: ServerId) {

@@ -117,8 +117,7 @@ impl DrainEngine {
                 self.doorbell.notify_one();
                 return Some(task);
             }
-            let waited = self.doorbell.wait_timeout(drain_queue, if unsynced { NAP } else { SLEEP });
-            drain_queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            self.doorbell.wait_for(&mut drain_queue, if unsynced { NAP } else { SLEEP });
         }
     }
 
@@ -429,7 +428,7 @@ impl DrainEngine {
                 return self.failed(service, file, error);
             }
         };
-        self.losses.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(extras.notes);
+        self.losses.lock().extend(extras.notes);
         // Releases the memory that the file no longer needs.
         if let Err(error) = service.store.data().persist_size(file) {
             tracing::warn!(%file, %error, "cannot persist the size of a drained file; the next start persists it");

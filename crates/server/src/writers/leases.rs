@@ -9,8 +9,9 @@
 
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::BackingFile;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A lease is renewed after this time, which tells the authority that the file is still being written.
@@ -84,7 +85,7 @@ pub(crate) struct Watch<'a> {
 
 impl WriteLeases {
     fn lock(&self) -> MutexGuard<'_, HashMap<FileId, WriteLease>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     fn change<T>(&self, file: FileId, change: impl FnOnce(&mut WriteLease) -> T) -> T {
@@ -152,7 +153,7 @@ impl WriteLeases {
     fn begin_leased(&self, file: FileId, end: u64, age: Duration) -> Option<LeasedWrite<'_>> {
         let mut table = self.lock();
         while table.get(&file).is_some_and(|lease| lease.suspensions > 0) {
-            table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut table);
         }
         let lease = table.get_mut(&file)?;
         let fresh = lease.requested.is_some_and(|requested| requested.elapsed() < age);
@@ -175,7 +176,7 @@ impl WriteLeases {
                     format!("timed out waiting for {} writes of file {file} to the back end", lease.writes);
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            table = self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut table, left);
         }
         let lease = table.entry(file).or_default();
         lease.revoke();

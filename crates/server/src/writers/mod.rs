@@ -19,8 +19,9 @@ use crate::direct::Routing;
 use crate::opens::Opens;
 use forebay_model::FileId;
 use forebay_store::Store;
+use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The writers to the back end, of this server.
 pub(crate) struct Writers {
@@ -44,8 +45,4 @@ impl Writers {
             left_over: Mutex::default(),
         }
     }
-}
-
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,10 @@
 //! A file in the back end that is open for direct writes.
 
-use super::lock;
 use forebay_backend::Object;
 use forebay_model::Result;
 use forebay_policy::drain::Layout;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 /// A file in the back end that is open for direct writes.
@@ -35,18 +34,18 @@ impl Opened {
 
     /// One of the objects, preferably an idle one.
     pub(crate) fn object(&self) -> MutexGuard<'_, Box<dyn Object>> {
-        let free = self.objects.iter().find_map(|object| object.try_lock().ok());
-        free.unwrap_or_else(|| lock(&self.objects[0]))
+        let free = self.objects.iter().find_map(|object| object.try_lock());
+        free.unwrap_or_else(|| self.objects[0].lock())
     }
 
     /// Syncs all writes.
     pub(crate) fn sync(&self) -> Result<()> {
         tokio::task::block_in_place(|| {
-            let _one = lock(&self.syncing);
+            let _one = self.syncing.lock();
             if !self.dirty.swap(false, Ordering::AcqRel) {
                 return Ok(());
             }
-            let synced = self.objects.iter().try_for_each(|object| lock(object).sync());
+            let synced = self.objects.iter().try_for_each(|object| object.lock().sync());
             synced.inspect_err(|_| self.dirty.store(true, Ordering::Release))
         })
     }

@@ -8,8 +8,9 @@
 
 use super::Opened;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most separate written ranges that are remembered of a file.
@@ -117,7 +118,7 @@ impl WrittenRanges {
 
 impl RangeLocks {
     fn table(&self) -> MutexGuard<'_, HashMap<FileId, FileRanges>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Reserves a range for writing in the back end. `None` if it overlaps another reservation, if the file is
@@ -148,7 +149,7 @@ impl RangeLocks {
             let busy = |table: &mut HashMap<FileId, FileRanges>| {
                 table.get(&file).is_some_and(|ranges| ranges.in_flight > 0)
             };
-            drop(self.io_ended.wait_while(self.table(), busy).unwrap_or_else(PoisonError::into_inner));
+            self.io_ended.wait_while(&mut self.table(), busy);
             quiesce
         })
     }
@@ -164,10 +165,8 @@ impl RangeLocks {
             let busy = |table: &mut HashMap<FileId, FileRanges>| {
                 table.get(&file).is_some_and(|ranges| ranges.in_flight > 0)
             };
-            let waited = self.io_ended.wait_timeout_while(self.table(), patience, busy);
-            let (table, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            drop(table);
-            match timeout.timed_out() {
+            let waited = self.io_ended.wait_while_for(&mut self.table(), busy, patience);
+            match waited.timed_out() {
                 false => Ok(quiesce),
                 true => {
                     let text = format!("timed out waiting for direct writes of file {file}");

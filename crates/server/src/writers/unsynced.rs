@@ -7,7 +7,7 @@
 //! **Invariant**: when a sync of a file succeeds, all its earlier direct writes are on stable storage, whichever run of
 //! the server made them.
 
-use super::{Opened, Writers, lock};
+use super::{Opened, Writers};
 use forebay_model::{Error, FileId, Result};
 use forebay_store::{Batch, KeySpace};
 use std::ops::ControlFlow;
@@ -29,17 +29,17 @@ fn key(file: FileId) -> Vec<u8> {
 impl Writers {
     /// Whether an earlier run of the server may have written a file directly that was not synced since.
     pub(crate) fn is_left_over(&self, file: FileId) -> bool {
-        lock(&self.left_over).contains(&file)
+        self.left_over.lock().contains(&file)
     }
 
     /// The file was synced.
     pub(crate) fn take_left_over(&self, file: FileId) -> bool {
-        lock(&self.left_over).remove(&file)
+        self.left_over.lock().remove(&file)
     }
 
     /// All files of which an earlier run of the server may have left direct writes that are not synced.
     pub(crate) fn all_left_over(&self) -> Vec<FileId> {
-        lock(&self.left_over).iter().copied().collect()
+        self.left_over.lock().iter().copied().collect()
     }
 
     /// Loads what an earlier run of the server recorded.
@@ -48,7 +48,7 @@ impl Writers {
             if let Some(file) = key.strip_prefix(NOTES).and_then(|key| key.try_into().ok()) {
                 let file = FileId(u64::from_be_bytes(file));
                 match value {
-                    [OPEN] => drop(lock(&self.left_over).insert(file)),
+                    [OPEN] => drop(self.left_over.lock().insert(file)),
                     _ => self.range_locks.mark_broken(file),
                 }
             }
@@ -155,6 +155,6 @@ impl Writers {
 
     pub(crate) fn is_in_use(&self, file: FileId, opened: &Opened) -> bool {
         let limit = if self.opens.is_held(file) { IDLE_AND_OPEN } else { IDLE };
-        lock(&opened.used).elapsed() < limit
+        opened.used.lock().elapsed() < limit
     }
 }
