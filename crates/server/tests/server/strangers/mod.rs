@@ -66,7 +66,8 @@ fn token_in(request: &mut Request) -> Option<&mut Token> {
         | Request::Ring { token, .. }
         | Request::Map { token, .. }
         | Request::Seek { token, .. }
-        | Request::MapFile { token, .. } => Some(token),
+        | Request::MapFile { token, .. }
+        | Request::KeepPages { token } => Some(token),
         _ => None,
     }
 }
