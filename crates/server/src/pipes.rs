@@ -1,6 +1,6 @@
 //! Local twins of named pipes: the service has the names, the kernel of this machine connects the processes.
 //!
-//! The twins are in one directory of root's that nobody can list. The name of a twin has a secret part, which the server
+//! The twins are in one directory of root's that users cannot list. The name of a twin has a secret part, which the server
 //! tells to users who can reach the pipe and may read or write it; owner, group and mode of the twin are those of the pipe, so
 //! that the kernel checks each open.
 //!

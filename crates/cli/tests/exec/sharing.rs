@@ -230,7 +230,9 @@ fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
         if inside {
             command.arg(world.path("forebay")).args(["exec", "--"]);
         }
-        command.arg("python3").arg(world.path("script.py"));
+        // Another user may have no access to an interpreter of root's.
+        let system = Path::new("/usr/bin/python3");
+        command.arg(if system.exists() { system } else { Path::new("python3") }).arg(world.path("script.py"));
         command.arg(if inside { Path::new("/fb/pipes") } else { local.path() }).arg(what);
         let own = if as_other { home.clone() } else { world.path("") };
         command.current_dir(&own).env("HOME", &own).env("XDG_CACHE_HOME", &own).env("XDG_RUNTIME_DIR", &own);

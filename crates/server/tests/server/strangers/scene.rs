@@ -81,6 +81,11 @@ impl Scene {
         Scene { uid, guard, title, top, file, link, sub, pipe, outer, token, connection, client, control }
     }
 
+    /// Removes the pipe, which cannot be drained.
+    pub(super) fn remove_pipe(&mut self) {
+        self.control.call(Request::Unlink { dir: self.top, name: name("pipe") }).expect("removed");
+    }
+
     pub(super) fn path(&self) -> Vec<u8> {
         format!("{}/{NAME}", self.title).into_bytes()
     }
