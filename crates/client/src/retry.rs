@@ -28,6 +28,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Sync { .. }
         | Request::SyncAll
         | Request::ReadLink { .. }
+        | Request::LocalPipe { .. }
         | Request::ReadDir { .. }
         | Request::GetXattr { .. }
         | Request::ListXattr { .. }
@@ -50,6 +51,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Number { .. }
         | Request::Map { .. }
         | Request::MapFile { .. }
+        | Request::KeepPages { .. }
         | Request::Queue
         | Request::Keys(KeyCall::List | KeyCall::Revoke { .. })
         | Request::Read { .. } => true,

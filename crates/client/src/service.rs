@@ -137,6 +137,7 @@ fn server_for(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Open { file, .. }
         | Request::TruncateFile { file, .. }
         | Request::ReadLink { file }
+        | Request::LocalPipe { file }
         | Request::GetXattr { file, .. }
         | Request::SetXattr { file, .. }
         | Request::ListXattr { file }
@@ -153,6 +154,7 @@ fn server_for(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Ring { token, .. }
         | Request::Map { token, .. }
         | Request::MapFile { token, .. }
+        | Request::KeepPages { token }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
         Request::Drain(_) => Some(members.authority(FileId::ROOT)),

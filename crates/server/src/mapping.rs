@@ -3,7 +3,8 @@
 //! The store has one memory object for each mapped file (decision 92). The client fetches its descriptor over a
 //! separate Unix socket, because the kernel passes descriptors only there; a ticket from the client's connection
 //! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then a
-//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment.
+//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment. It is
+//! refused too while a mount keeps pages of the file (`kept_pages.rs`).
 //!
 //! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; no client stores into
 //! a mapping that is not the object. No user except root and the owner has more pending descriptors, or more
@@ -12,6 +13,7 @@
 use crate::backing::{Part, bytes_of};
 use crate::caller::Caller;
 use crate::jobs::Membership;
+use crate::kept_pages::KeptPages;
 use crate::key;
 use crate::log_limit::about_peer;
 use crate::memory::claim;
@@ -68,6 +70,7 @@ pub(crate) struct Mappings {
     tickets: Mutex<Tickets>,
     /// Connections that fetch descriptors.
     fetching: Arc<PerUser>,
+    kept_pages: KeptPages,
 }
 
 /// Pending descriptors, with counts per user.
@@ -124,7 +127,7 @@ impl Mappings {
         let limit = UserLimit::new("pending mappings", "user_mappings", most, owner);
         let tickets = Tickets { waiting: HashMap::new(), users: UserCounts::new(limit) };
         let (tickets, fetching) = (Mutex::new(tickets), PerUser::new(limit));
-        Ok(Mappings { socket, tickets, fetching })
+        Ok(Mappings { socket, tickets, fetching, kept_pages: KeptPages::default() })
     }
 
     /// Keeps a descriptor for its client.
@@ -166,6 +169,7 @@ pub(crate) async fn serve(
             false => Ok(Reply::FileMap(FileMap::Copy)),
         };
     }
+    let _guard = request.write.then(|| service.mappings.kept_pages.begin_mapping(file)).transpose()?;
     // Otherwise the object would end between two pieces that are filled.
     let _preparing = data.begin_map(file);
     let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
@@ -187,6 +191,27 @@ pub(crate) async fn serve(
         }
     }
     Err(Error::new(ErrorKind::Busy, format!("file {file} changes faster than it can be mapped: try again")))
+}
+
+/// A client is about to keep pages of an open file that programs may store into.
+pub(crate) async fn keep_pages(
+    service: &Arc<Service>,
+    job: &Membership,
+    caller: &Caller,
+    token: &Token,
+) -> Answer {
+    service.homes.demand_joined()?;
+    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
+    drop(job.wait(entry).await?);
+    let _pass = caller.connection_epoch.pass()?;
+    let hold = claim(service, caller, token, Access::WRITE)?;
+    // What the session holds is dropped when the client closes the file.
+    let hold = caller.session.hold(token).unwrap_or(hold);
+    let data = service.store.data();
+    // A process may have ended just now.
+    let is_mapped = || Ok(data.is_stored_into(token.file) && !data.end_map(token.file)?);
+    tokio::task::block_in_place(|| service.mappings.kept_pages.keep(&hold, is_mapped))?;
+    Ok(Reply::Done)
 }
 
 impl Service {

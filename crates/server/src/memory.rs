@@ -39,6 +39,9 @@ pub(crate) async fn serve(
             mapping::MapRequest { token, span: Span::at(offset, len).ok_or(ErrorKind::TooLarge)?, write };
         return mapping::serve(service, job, caller, map_request).await;
     }
+    if let Request::KeepPages { ref token } = *request {
+        return mapping::keep_pages(service, job, caller, token).await;
+    }
     // Writes through shared memory would bypass a modelled device.
     let modelled = service.turns.rules().device.is_some();
     // They could not be written directly, and the server could not detect the end of a burst.

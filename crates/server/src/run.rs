@@ -331,6 +331,12 @@ async fn serve(
     connect(service);
     DrainEngine::start(service, &alive);
     mapping::start(service)?;
+    let (members, names) = (service.members.members(), service.store.names());
+    let is_gone = |file| {
+        members.authority(file) == service.config.server
+            && names.inode(file).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    service.pipes.tidy(&service.seal, is_gone);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     if config.shared_memory {

@@ -21,6 +21,7 @@ use crate::members::Membership;
 use crate::opens::{AfterLastClose, Opens};
 use crate::orphans::OrphanGrace;
 use crate::per_user::{UserBounds, UserLimit};
+use crate::pipes::Pipes;
 use crate::policy_store::PolicyStore;
 use crate::privileges::Privileges;
 use crate::rows::Rows;
@@ -74,6 +75,7 @@ pub(crate) struct Service {
     pub(crate) rows: Rows,
     /// Files that clients have mapped.
     pub(crate) mappings: Mappings,
+    pub(crate) pipes: Pipes,
     /// Permits for tasks that involve several servers.
     pub(crate) tasks: Semaphore,
     /// Weak reference to this service, for tasks that outlive a call.
@@ -205,6 +207,7 @@ impl Service {
             book: LossReport::default(),
             rows: Rows::default(),
             mappings: Mappings::open(limits.user_mappings, owner)?,
+            pipes: Pipes::default(),
             tasks: Semaphore::new(cluster::TASKS),
             me: OnceLock::new(),
             sessions: Arc::new(Sessions::new(

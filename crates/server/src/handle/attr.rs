@@ -7,6 +7,7 @@ use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
 use crate::file_homes::is_striped;
 use crate::opens::Hold;
+use crate::pipes::PIPE;
 use crate::service::Service;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
@@ -51,6 +52,9 @@ impl Service {
             self.opens.has_set_id(file);
             // Clients that write through rings must send a request first, which clears the set-id bits.
             self.store.data().recall_file(file);
+        }
+        if inode.kind() == PIPE {
+            self.pipes.follow(&self.seal, file, || self.store.names().inode(file));
         }
         let after = self.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))

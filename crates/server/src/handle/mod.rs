@@ -75,6 +75,7 @@ pub(crate) fn class(request: &Request, has_backing: bool) -> Class {
         | Request::Slab { .. }
         | Request::Map { .. }
         | Request::MapFile { .. }
+        | Request::KeepPages { .. }
         | Request::Queue => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         Request::ReadDir { .. } => Class::Listing,
@@ -142,6 +143,7 @@ impl Service {
             Request::Link { file, dir, ref name } => self.link(caller, file, dir, name),
             Request::Symlink { dir, ref name, ref target } => self.symlink(caller, dir, name, target),
             Request::ReadLink { file } => self.read_link(caller, file),
+            Request::LocalPipe { file } => self.local_pipe(caller, file),
             Request::ReadDir { dir, cookie, limit, plus } => self.read_dir(caller, dir, cookie, limit, plus),
             Request::GetXattr { file, ref name } => self.get_xattr(caller, file, name),
             Request::SetXattr { file, ref name, ref value, mode } => {
@@ -175,6 +177,7 @@ impl Service {
             | Request::Slab { .. }
             | Request::Map { .. }
             | Request::MapFile { .. }
+            | Request::KeepPages { .. }
             | Request::Queue
             | Request::Keys(_)
             | Request::Abandon { .. }

@@ -5,12 +5,14 @@ use crate::backing::Spot;
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
 use crate::members::check_maker;
+use crate::pipes::PIPE;
 use crate::service::Service;
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Special, Time, may,
 };
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
+use std::os::unix::ffi::OsStringExt;
 
 impl Service {
     pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Outcome {
@@ -172,6 +174,17 @@ impl Service {
         self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
+    pub(super) fn local_pipe(&self, caller: &Caller, file: FileId) -> Outcome {
+        self.reach(caller, file)?;
+        let inode = self.store.names().inode(file).map_err(super::vanished)?;
+        let attr = self.attr(caller, file, &inode)?;
+        if !may(&caller.who, &attr, Access::READ) && !may(&caller.who, &attr, Access::WRITE) {
+            return Err(Error::from(ErrorKind::AccessDenied).into());
+        }
+        let twin = self.pipes.twin(&self.seal, file, || self.store.names().inode(file));
+        Ok(Reply::Target(twin?.into_os_string().into_vec()))
+    }
+
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.reach(caller, dir)?;
         let unlinked = self.layer.unlink_both(&caller.who, Spot { dir, name }, false);
@@ -216,6 +229,7 @@ impl Service {
     fn unlinked(&self, unlinked: &Unlinked) {
         match unlinked.fate {
             Fate::Orphaned => self.grace.orphaned(&self.opens, unlinked.file),
+            Fate::Gone if unlinked.inode.kind() == PIPE => self.pipes.remove(&self.seal, unlinked.file),
             Fate::Named | Fate::Gone => {}
         }
     }

@@ -220,6 +220,13 @@ impl Data {
         self.objects.files.lock().iter().copied().collect()
     }
 
+    /// Whether processes may have mapped a file for writing. Stays true until [`Data::end_map`] has ended the mapping.
+    #[must_use]
+    pub fn is_stored_into(&self, id: FileId) -> bool {
+        let state = self.files.resident(id);
+        state.is_some_and(|state| lock(&state).mapped.as_ref().is_some_and(|mapped| mapped.stored))
+    }
+
     /// Bytes of mapped files that are in memory beside the regions.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
