@@ -6,6 +6,7 @@ mod book;
 mod decisions;
 mod dependencies;
 mod edges;
+mod habits;
 mod house;
 mod licence;
 mod map;
@@ -73,6 +74,11 @@ const CHECKS: &[Check] = &[
     Check { name: "locks", about: "locks are taken in one way", run: house::locks },
     Check { name: "messages", about: "no Debug output in what users read", run: messages::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
+    Check {
+        name: "habits",
+        about: "licence, templates, changelog and pages of crates are there",
+        run: habits::check,
+    },
     Check { name: "leftovers", about: "nothing is ignored or left to do", run: house::leftovers },
     Check { name: "semantics", about: "every promise names a test that exists", run: semantics::check },
     Check {
@@ -82,7 +88,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "book",
-        about: "links, commands and the generated reference of the book",
+        about: "links, commands, examples, decisions and the generated reference of the book",
         run: book::check,
     },
     Check { name: "fmt", about: "formatting", run: tools::fmt },
