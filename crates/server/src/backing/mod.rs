@@ -270,19 +270,19 @@ impl Backing {
     /// may be drained at the same time. Locked before a filling lock, for one directory at a time.
     fn lock_creation(&self, dir: FileId) -> MutexGuard<'_, ()> {
         let locks = &self.creation_locks;
-        locks[(dir.0 % DIR_LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        locks[(dir.0 % DIR_LOCKS as u64) as usize].lock()
     }
 
     /// The attributes of this directory are not restored while this is held: from its writeback mark until a change in
     /// it is done. Locked after all others, for one directory at a time.
     fn lock_filling(&self, dir: FileId) -> RwLockReadGuard<'_, ()> {
-        self.filling_lock(dir).read().unwrap_or_else(PoisonError::into_inner)
+        self.filling_lock(dir).read()
     }
 
     /// Nothing changes in this directory while this is held: from the restoration of its attributes until its writeback
     /// mark has ended.
     fn lock_finishing(&self, dir: FileId) -> RwLockWriteGuard<'_, ()> {
-        self.filling_lock(dir).write().unwrap_or_else(PoisonError::into_inner)
+        self.filling_lock(dir).write()
     }
 
     fn filling_lock(&self, dir: FileId) -> &RwLock<()> {

@@ -224,7 +224,7 @@ impl Data {
     #[must_use]
     pub fn is_stored_into(&self, id: FileId) -> bool {
         let state = self.files.resident(id);
-        state.is_some_and(|state| lock(&state).mapped.as_ref().is_some_and(|mapped| mapped.stored))
+        state.is_some_and(|state| state.lock().mapped.as_ref().is_some_and(|mapped| mapped.stored))
     }
 
     /// Bytes of mapped files that are in memory beside the regions.
