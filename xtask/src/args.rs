@@ -7,7 +7,7 @@ usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
        cargo xtask soak   [--minutes N] [--rounds N] [--seconds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
        cargo xtask bench  io [--quick] [--json] [--out DIR] [data] [names] [writers] [programs] [servers]
-                          [beyond] [deployments]
+                          [beyond] [deployments] [calls]
        cargo xtask book   [--reference]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)

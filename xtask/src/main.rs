@@ -11,12 +11,14 @@
 mod args;
 mod bench;
 mod book;
+mod embedded;
 mod machine;
 mod markdown;
 mod runner;
 mod rust;
 mod seed;
 mod shell;
+mod skips;
 mod soak;
 mod suite;
 mod tree;

@@ -18,6 +18,103 @@ pub(crate) fn code(text: &str) -> String {
     out
 }
 
+/// A string in the text, or a place in the code that formats a field of a log line with `Debug`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Part {
+    /// From 1.
+    pub(crate) line: usize,
+    /// The string with its quotes.
+    pub(crate) literal: Option<String>,
+    /// Whether this is the `?` of `?field` or `name = ?value`.
+    pub(crate) debug_field: bool,
+    /// The macros around it, the innermost last.
+    pub(crate) macros: Vec<String>,
+}
+
+/// All strings and all `?field`s of the text.
+pub(crate) fn parts(text: &str) -> Vec<Part> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut parts, mut around, mut line, mut at) = (Vec::new(), Vec::new(), 1, 0);
+    // The code up to here, without spaces.
+    let mut code = String::new();
+    while at < chars.len() {
+        let end = end_of_blank(&chars, at);
+        let macros = || around.iter().filter(|name: &&String| !name.is_empty()).cloned().collect();
+        if end > at {
+            if chars[at] != '/' && chars[at] != '\'' {
+                let literal = Some(chars[at..end].iter().collect());
+                parts.push(Part { line, literal, debug_field: false, macros: macros() });
+            }
+            line += chars[at..end].iter().filter(|c| **c == '\n').count();
+            at = end;
+            code.push('"');
+            continue;
+        }
+        match chars[at] {
+            '(' | '[' | '{' => around.push(macro_before(&code)),
+            ')' | ']' | '}' => drop(around.pop()),
+            '?' if code.ends_with(['(', ',', '=']) => {
+                parts.push(Part { line, literal: None, debug_field: true, macros: macros() });
+            }
+            '\n' => line += 1,
+            _ => {}
+        }
+        if !chars[at].is_whitespace() {
+            code.push(chars[at]);
+        }
+        at += 1;
+    }
+    parts
+}
+
+/// The name of the macro that `code` ends with; empty if it ends otherwise.
+fn macro_before(code: &str) -> String {
+    let Some(name) = code.strip_suffix('!') else { return String::new() };
+    let begin = name.rfind(|c: char| !is_word(c)).map_or(0, |at| at + 1);
+    name[begin..].to_owned()
+}
+
+/// The text with modules of tests blanked out; lines stay where they are.
+pub(crate) fn without_tests(text: &str) -> String {
+    let mut rest: Vec<char> = text.chars().collect();
+    let code: Vec<char> = code(text).chars().collect();
+    let marker: Vec<char> = "#[cfg(test)]".chars().collect();
+    let mut at = 0;
+    while at + marker.len() <= code.len() {
+        if code[at..at + marker.len()] != marker[..] {
+            at += 1;
+            continue;
+        }
+        let end = end_of_item(&code, at + marker.len());
+        for c in &mut rest[at..end] {
+            if *c != '\n' {
+                *c = ' ';
+            }
+        }
+        at = end;
+    }
+    rest.into_iter().collect()
+}
+
+/// Where the item that begins at `at` ends: behind its semicolon or its last brace.
+fn end_of_item(code: &[char], at: usize) -> usize {
+    let mut depth = 0_usize;
+    for (index, c) in code.iter().enumerate().skip(at) {
+        match c {
+            '{' | '(' | '[' => depth += 1,
+            '}' | ')' | ']' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && *c == '}' {
+                    return index + 1;
+                }
+            }
+            ';' if depth == 0 => return index + 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
 /// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
 fn end_of_blank(chars: &[char], at: usize) -> usize {
     let rest = &chars[at..];
@@ -94,8 +191,13 @@ pub(crate) fn lines_with(code: &str, word: &str) -> Vec<usize> {
 
 /// Whether `code` defines a test function of that name: `fn name` below an attribute that speaks of a test.
 pub(crate) fn has_test(code: &str, name: &str) -> bool {
+    let head = format!("fn {name}");
+    // Most files do not have it: they are not split into lines.
+    if !code.contains(&head) {
+        return false;
+    }
     let lines: Vec<&str> = code.lines().collect();
-    lines_with(code, &format!("fn {name}")).into_iter().any(|number| {
+    lines_with(code, &head).into_iter().any(|number| {
         let above = lines[..number - 1].iter().rev();
         let attributes = above.take_while(|line| line.trim().is_empty() || line.trim().starts_with("#["));
         lines[number - 1].contains("#[test]") || attributes.into_iter().any(|line| line.contains("test"))

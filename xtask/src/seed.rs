@@ -1,6 +1,8 @@
 //! Seeds: one fixed for the suite, a fresh sequence for soaking. The drivers read them from the environment.
 
 use crate::args;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// What every random driver starts from.
@@ -27,14 +29,9 @@ pub(crate) fn fresh() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The seeds of a soak: the first as given, each next one a mix of the one before (the SplitMix64 step).
+/// The seeds of a soak: the first as given, each next one the first number of a generator of the one before.
 pub(crate) fn sequence(first: u64) -> impl Iterator<Item = u64> {
-    std::iter::successors(Some(first), |seed| {
-        let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Some(z ^ (z >> 31))
-    })
+    std::iter::successors(Some(first), |seed| Some(SplitMix64::seed_from_u64(*seed).next_u64()))
 }
 
 #[cfg(test)]

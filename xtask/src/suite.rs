@@ -1,9 +1,10 @@
 //! `cargo xtask test`: the whole suite, the same on every machine.
 
 use crate::args::Test;
+use crate::embedded;
 use crate::machine::{self, Machine};
 use crate::runner::{Pick, Runner};
-use crate::{seed, shell};
+use crate::{seed, shell, skips};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,9 +20,10 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
     let mut book = Book::default();
     let machine = book.time("machine", || machine::prepare(!wish.no_install));
     let runner = Runner::find();
-    let skips = shell::target_dir().join("skipped-tests");
-    if skips.exists() {
-        std::fs::remove_file(&skips).map_err(|why| format!("cannot remove {}: {why}", skips.display()))?;
+    let skip_log = shell::target_dir().join("skipped-tests");
+    if skip_log.exists() {
+        std::fs::remove_file(&skip_log)
+            .map_err(|why| format!("cannot remove {}: {why}", skip_log.display()))?;
     }
     let whole = wish.names.is_empty() && wish.runner_args.is_empty();
 
@@ -31,16 +33,16 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
         seed::SEED
     );
     let mut failures = Vec::new();
-    let built = if whole { book.time("build", || shell::run(&mut runner.build())) } else { Ok(()) };
+    let built = book.time("build", || build(runner, whole, wish));
     match built {
         Err(why) => failures.push(why),
         Ok(()) => {
             let mut tests = runner.run(Pick::All, &wish.names, &wish.runner_args);
-            let tests = with_environment(&mut tests, seed, &machine, &skips);
+            let tests = with_environment(&mut tests, seed, &machine, &skip_log);
             failures.extend(book.time("tests", || shell::run(tests)).err());
             if whole {
                 let mut docs = Runner::docs();
-                let docs = with_environment(&mut docs, seed, &machine, &skips);
+                let docs = with_environment(&mut docs, seed, &machine, &skip_log);
                 failures.extend(book.time("doc tests", || shell::run(docs)).err());
             }
         }
@@ -50,11 +52,24 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
     for line in &machine.missing {
         println!("missing: {line}");
     }
-    for line in std::fs::read_to_string(&skips).unwrap_or_default().lines() {
-        println!("skipped: {line}");
+    let log = std::fs::read_to_string(&skip_log).unwrap_or_default();
+    let skipped = skips::lines(&log);
+    for line in &skipped {
+        println!("{}", skips::shown(line));
     }
+    let ci = skips::is_ci(std::env::var("CI").ok().as_deref());
+    failures.extend(skips::judge(&skipped, ci).err());
     println!("{}", book.summary());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n       ")) }
+}
+
+/// Builds the embedded libraries and, for a run of the whole suite, everything else. A run of a few packages leaves the
+/// libraries to the build script, if one of those packages needs them.
+fn build(runner: Runner, whole: bool, wish: &Test) -> Result<(), String> {
+    if !crate::runner::names_package(&wish.runner_args) {
+        embedded::build()?;
+    }
+    if whole { shell::run(&mut runner.build()) } else { Ok(()) }
 }
 
 fn with_environment<'a>(

@@ -2,8 +2,9 @@
 
 use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A back end in memory. Clones share their contents.
 #[derive(Clone, Default)]
@@ -99,7 +100,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -286,7 +287,7 @@ struct MemoryObject {
 
 impl MemoryObject {
     fn look<T>(&self, look: impl FnOnce(&Node) -> T) -> Result<T> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         let node = state.nodes.values().find(|node| node.found.version.serial == self.serial);
         node.map(look).ok_or_else(|| Error::from(ErrorKind::Stale))
     }
@@ -307,7 +308,7 @@ impl Object for MemoryObject {
     }
 
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = state.tick();
         let mut nodes = state.nodes.values_mut();
         let node = nodes.find(|node| node.found.version.serial == self.serial);

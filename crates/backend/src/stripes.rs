@@ -13,12 +13,13 @@
 
 use crate::dir::{Dir, DirObject, born, look, version};
 use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
-use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid, list};
+use parking_lot::Mutex;
 use rustix::fs::{Statx, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const OBJECTS: &[u8] = b".objects";
@@ -317,9 +318,9 @@ impl Backend for Stripes {
         let known = |&target: &u32| (target as usize) < self.dirs.len();
         if layout.targets.is_empty() || !layout.targets.iter().all(known) {
             let text = format!(
-                "cannot place {} on targets {:?}: the stripe set has {} targets",
+                "cannot place {} on targets {}: the stripe set has {} targets",
                 shown(file.path),
-                layout.targets,
+                list(&layout.targets),
                 self.dirs.len()
             );
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -381,7 +382,7 @@ impl Backend for Stripes {
         let head = self.names().to_write(file)?;
         it.demand(version(&look(&head).map_err(|errno| unusable(file, errno))?).serial)?;
         let plan = self.plan(file, &head)?;
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _growing = self.growing.lock();
         // If only some parts are truncated, cached contents must not match the file's version.
         touch(&head).map_err(|errno| unusable(file, errno))?;
         for part in 0..plan.count {
@@ -479,7 +480,7 @@ impl Object for StripedObject {
                 bytes = later;
             }
         }
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _growing = self.growing.lock();
         if self.version()?.size < at {
             return ftruncate(&self.head.0, at).map_err(StripedObject::failed);
         }

@@ -100,6 +100,10 @@ pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
     let socket = match line.party {
         Party::Forebay(socket, _) => socket,
         Party::Deployed(_) => return vec![party("tmpfs", Party::Tmpfs), party("disk", Party::Disk)],
+        Party::Dispatch => return vec![party("plain", Party::Plain)],
+        Party::Library | Party::FirstSearch if line.work == Work::Start => {
+            return vec![party("without search", Party::NoSearch)];
+        }
         Party::Servers(_) => return vec![party("one server", Party::Servers(1))],
         Party::Library | Party::Mount => {
             return vec![

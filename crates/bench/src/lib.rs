@@ -17,6 +17,7 @@
 //! beyond    more data than the buffer holds
 //! deployments  the same work in every deployment, by one process and by several
 //! crowd     the processes of that work
+//! calls     what interception of system calls costs
 //! results   collected figures, medians
 //! bars      the target ratios
 //! report    the results as text and as JSON
@@ -33,6 +34,7 @@
 mod bare;
 mod bars;
 mod beyond;
+mod calls;
 mod client_io;
 mod cluster;
 mod crowd;
@@ -105,6 +107,9 @@ pub fn measure(plan: &Plan) -> Outcome<Report> {
         }
         if let Some(deployments) = &deployments {
             deployments.run(plan, &near, &mut results)?;
+        }
+        if plan.has(Section::Calls) {
+            calls::run(&near, &mut results)?;
         }
         if round == 0 {
             results = Results::default();

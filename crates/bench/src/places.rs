@@ -70,7 +70,8 @@ impl Drop for Places {
         drop(self.child.stdin.take());
         match self.child.wait() {
             Ok(status) if status.success() => {}
-            other => eprintln!("the process with the mounts ended badly: {other:?}"),
+            Ok(status) => eprintln!("the process with the mounts ended badly: {status}"),
+            Err(error) => eprintln!("the process with the mounts ended badly: {error}"),
         }
     }
 }

@@ -23,10 +23,12 @@ pub enum Section {
     Beyond,
     /// Every deployment.
     Deployments,
+    /// What interception of system calls costs.
+    Calls,
 }
 
 /// All sections, with their names.
-pub const SECTIONS: [(&str, Section); 7] = [
+pub const SECTIONS: [(&str, Section); 8] = [
     ("data", Section::Data),
     ("names", Section::Names),
     ("writers", Section::Writers),
@@ -34,6 +36,7 @@ pub const SECTIONS: [(&str, Section); 7] = [
     ("servers", Section::Servers),
     ("beyond", Section::Beyond),
     ("deployments", Section::Deployments),
+    ("calls", Section::Calls),
 ];
 
 impl FromStr for Section {
@@ -43,7 +46,7 @@ impl FromStr for Section {
         let found = SECTIONS.iter().find(|(word, _)| *word == text);
         found.map(|&(_, section)| section).ok_or_else(|| {
             let words: Vec<&str> = SECTIONS.iter().map(|&(word, _)| word).collect();
-            format!("unknown section {text:?}: choose from {}", words.join(", "))
+            format!("unknown section \"{text}\": choose from {}", words.join(", "))
         })
     }
 }
@@ -162,6 +165,14 @@ pub(crate) enum Party {
     Disk,
     /// Bytes copied into touched memory, without system calls.
     Copy,
+    /// A program without Forebay.
+    Plain,
+    /// A program whose system calls are all intercepted.
+    Dispatch,
+    /// A program that is not searched for raw system calls.
+    NoSearch,
+    /// A program that is searched, and of which nothing is remembered.
+    FirstSearch,
 }
 
 /// The measured work.
@@ -192,6 +203,10 @@ pub(crate) enum Work {
         part: Part,
         processes: usize,
     },
+    /// A system call that is not the C library's.
+    RawCall,
+    /// A program that does nothing.
+    Start,
 }
 
 /// Parameters of fio.
@@ -243,6 +258,8 @@ impl Work {
             Work::Crowd { part: Part::Large | Part::Small, .. } => "MB/s",
             Work::Crowd { part: Part::WriteFiles | Part::ReadFiles, .. } => "files/s",
             Work::Small(_) => "files/s",
+            Work::RawCall => "ns",
+            Work::Start => "µs",
             _ => "op/s",
         }
     }
@@ -280,6 +297,10 @@ impl fmt::Display for Party {
             Party::Tmpfs => f.write_str("tmpfs"),
             Party::Disk => f.write_str("disk, page cache"),
             Party::Copy => f.write_str("copy in memory"),
+            Party::Plain => f.write_str("without forebay"),
+            Party::Dispatch => f.write_str("forebay, calls intercepted"),
+            Party::NoSearch => f.write_str("forebay, without search"),
+            Party::FirstSearch => f.write_str("forebay, nothing remembered"),
         }
     }
 }
@@ -301,6 +322,8 @@ impl fmt::Display for Work {
             Work::FileEach(writers) => write!(f, "{writers} writers of one file each"),
             Work::Beyond => f.write_str("write four times the capacity"),
             Work::Drained => f.write_str("write four times the capacity until it is behind"),
+            Work::RawCall => f.write_str("a raw system call"),
+            Work::Start => f.write_str("start and end of a program that makes no raw call"),
             Work::Crowd { part, processes: 1 } => write!(f, "{part}, one process"),
             Work::Crowd { part, processes } => write!(f, "{part}, {processes} processes"),
         }

@@ -27,6 +27,11 @@ impl Results {
         self.note(work, party, count as f64 / took.as_secs_f64());
     }
 
+    /// Records what one operation costs, in the unit of the work.
+    pub(crate) fn cost(&mut self, work: Work, party: Party, cost: f64) {
+        self.note(work, party, cost);
+    }
+
     fn note(&mut self, work: Work, party: Party, figure: f64) {
         let found = self.lines.iter_mut().find(|line| line.work == work && line.party == party);
         match found {

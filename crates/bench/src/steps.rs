@@ -40,6 +40,11 @@ pub enum Step {
         /// Bytes of each.
         bytes: usize,
     },
+    /// Makes system calls that are not the C library's.
+    RawCalls {
+        /// How many.
+        count: usize,
+    },
     /// Leads a crowd.
     Crowd(Crowd),
     /// A process of a crowd.
@@ -59,6 +64,7 @@ impl Step {
             Step::Small { dir, count, bytes } => {
                 vec!["small".into(), dir.display().to_string(), count.to_string(), bytes.to_string()]
             }
+            Step::RawCalls { count } => vec!["raw-calls".into(), count.to_string()],
             Step::Crowd(crowd) => crowd.words("crowd", &crowd.dir),
             Step::Member(crowd) => crowd.words("member", &crowd.dir),
         }
@@ -118,6 +124,15 @@ pub(crate) fn copies(size: Size, results: &mut Results) -> Outcome {
     Ok(())
 }
 
+/// Raw system calls by a program, run by another command.
+pub(crate) fn raw_calls(within: Command, party: Party, count: usize, results: &mut Results) -> Outcome {
+    let mut started = Step::RawCalls { count }.start(within)?;
+    started.go()?;
+    let took: Duration = started.took()?.into_iter().sum();
+    results.cost(Work::RawCall, party, took.as_secs_f64() * 1e9 / count as f64);
+    Ok(())
+}
+
 /// Bytes of a small file.
 const SMALL: usize = 4 << 10;
 
@@ -149,6 +164,7 @@ pub fn serve(step: &Step) -> Outcome {
         Step::Copy { chunk, count } => copy(*chunk, *count)?,
         Step::Names { dir, count } => make_names(dir, *count)?,
         Step::Small { dir, count, bytes } => make_files(dir, *count, *bytes)?,
+        Step::RawCalls { count } => make_raw_calls(*count)?,
         Step::Crowd(crowd) => return crowd.lead(),
         Step::Member(crowd) => return crowd.follow(),
     };
@@ -174,6 +190,17 @@ fn copy(chunk: usize, count: usize) -> Outcome<Vec<Duration>> {
         }
     });
     black_box(&target);
+    Ok(vec![took])
+}
+
+/// This call is made by an instruction of its own.
+fn make_raw_calls(count: usize) -> Outcome<Vec<Duration>> {
+    wait()?;
+    let ((), took) = timed(|| {
+        for _ in 0..count {
+            black_box(rustix::process::getppid());
+        }
+    });
     Ok(vec![took])
 }
 

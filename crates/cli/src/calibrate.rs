@@ -5,7 +5,7 @@ use crate::output;
 use crate::view::table;
 use clap::Args;
 use forebay_backend::{Backend, Creation, Layout, Object};
-use forebay_model::{Bytes, Error, ErrorKind, Gid, Name, Result, Uid};
+use forebay_model::{Bytes, Error, ErrorKind, Gid, Name, Result, Uid, list};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Barrier;
@@ -114,7 +114,7 @@ impl Files<'_> {
         if lies == [target] {
             return Ok(object);
         }
-        let text = format!("{} placed a file for target {target} on {lies:?}", self.backend.name());
+        let text = format!("{} placed a file for target {target} on {}", self.backend.name(), list(&lies));
         Err(Error::new(ErrorKind::Io, text))
     }
 

@@ -6,7 +6,7 @@ use crate::{human, output};
 use clap::Args;
 use forebay_client::Address;
 use forebay_client::blocking::Client;
-use forebay_model::Member;
+use forebay_model::{Member, list};
 use forebay_wire::Status;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -82,8 +82,11 @@ impl Down {
         while stopped.iter().any(lasts) {
             if Instant::now() > end {
                 let pids: Vec<u32> = stopped.iter().map(|one| one.status.pid).collect();
-                let text =
-                    format!("a server (process {pids:?}) is still stopping after {} s", PATIENCE.as_secs());
+                let text = format!(
+                    "a server (process {}) is still stopping after {} s",
+                    list(&pids),
+                    PATIENCE.as_secs()
+                );
                 return Err(Failure::Failed(text));
             }
             std::thread::sleep(GLANCE);

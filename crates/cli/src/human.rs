@@ -1,31 +1,12 @@
 //! Numbers, times and modes in human-readable form. Pure.
 
 use forebay_model::{Bytes, FileKind, Special, Time};
+use jiff::Timestamp;
 use std::time::Duration;
 
-const DAY: i64 = 86_400;
-
-/// `2026-11-15T10:20:33Z`: in UTC, the same on every machine.
+/// `2026-11-15T10:20:33Z`: in UTC, the same on every machine. Seconds since 1970 where there is no such date.
 pub(crate) fn time(time: Time) -> String {
-    let (days, seconds) = (time.secs.div_euclid(DAY), time.secs.rem_euclid(DAY));
-    let (year, month, day) = date(days);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Year, month and day of a day counted from 1970. The computation starts years in March, so that the leap day
-/// is last.
-fn date(days: i64) -> (i64, i64, i64) {
-    const CYCLE: i64 = 146_097;
-    let days = days + 719_468;
-    let (cycle, day_of_cycle) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
-    let year = (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
-    let day_of_year = day_of_cycle - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let january = month >= 10;
-    let month = if january { month - 9 } else { month + 3 };
-    (cycle * 400 + year + i64::from(january), month, day)
+    Timestamp::from_second(time.secs).map_or_else(|_| time.secs.to_string(), |date| date.to_string())
 }
 
 /// `drwxr-xr-x`.
@@ -140,6 +121,7 @@ mod tests {
             (951_782_400, "2000-02-29T00:00:00Z"),
             (1_794_738_033, "2026-11-15T10:20:33Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (i64::MAX, "9223372036854775807"),
         ] {
             assert_eq!(time(Time { secs, nanos: 0 }), text);
         }

@@ -18,7 +18,7 @@
 //! calibrate               measure the best number of writers for each storage target
 //! plan, route, place      size the buffer; predict which writes bypass it; choose the targets of files
 //! sim, reproduce          simulate a machine in virtual time; reproduce the figures of the papers
-//! draw                    charts as SVG and PNG
+//! draw                    charts as SVG
 //! demo                    a demonstration with a server crash in the middle
 //! reference               the book's reference and man pages, generated
 //! settings, places, connect   forebay.toml, default paths, connecting to the service

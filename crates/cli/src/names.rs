@@ -72,7 +72,7 @@ struct Viewer {
 
 impl Viewer {
     fn new(client: Client) -> Viewer {
-        Viewer { client, people: People::here() }
+        Viewer { client, people: People::default() }
     }
 
     fn view(&self, path: &Path, name: String, attr: &Attr) -> Outcome<Entry> {

@@ -357,10 +357,6 @@ fn charts_and_reports_are_written() {
     // No external references: the only URL is the SVG namespace.
     let elsewhere = page.replace("http://www.w3.org/2000/svg", "");
     assert!(!elsewhere.contains("http://") && !elsewhere.contains("https://") && !page.contains("<script"));
-    answer(&dir, &["p.toml", "--json", "--plots", "png", "--format", "png"]);
-    let png = fs::read(dir.join("png").join("load.png")).unwrap();
-    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.ends_with(b"IEND\xae\x42\x60\x82"));
-    assert_eq!(png[16..24], [0, 0, 3, 192, 0, 0, 2, 128]);
 }
 
 /// Markup in names is escaped.
@@ -370,7 +366,9 @@ fn markup_in_names_is_escaped() {
     let text = "bandwidth = 9\ncapacity = 9\n[[app]]\nname = \"<script>alert(1)</script>\"\np = 0.1\nb = 3\n";
     fs::write(dir.join("p.toml"), text).unwrap();
     answer(&dir, &["p.toml", "--json", "--out", "r.html"]);
-    assert!(!fs::read_to_string(dir.join("r.html")).unwrap().contains("<script>"));
+    let page = fs::read_to_string(dir.join("r.html")).unwrap();
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "the name is in the report");
+    assert!(!page.contains("<script>"));
 }
 
 #[test]

@@ -238,6 +238,12 @@ impl ById {
         call_for!(self, Request::ReadLink { file }, Reply::Target(target) => target)
     }
 
+    /// Where the kernel of the server's machine opens a named pipe. Fails with *unsupported* if the server has no such
+    /// place.
+    pub async fn local_pipe(&self, file: FileId) -> Result<Vec<u8>> {
+        call_for!(self, Request::LocalPipe { file }, Reply::Target(path) => path)
+    }
+
     /// A page of directory entries, and the cookie of the next page unless this is the last.
     pub async fn read_dir(
         &self,

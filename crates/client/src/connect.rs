@@ -7,9 +7,8 @@ use crate::Address;
 use crate::handshake::{ConnectionRequest, connect_authenticated};
 use crate::session::Session;
 use crate::transport::Pipe;
-use forebay_model::{Error, ErrorKind, Incarnation, Result};
+use forebay_model::{Error, ErrorKind, Incarnation, Result, lock};
 use forebay_wire::{Channel, Roster, Welcome};
-use std::sync::PoisonError;
 
 /// Where the addresses of a session's server come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,13 +74,13 @@ impl Session {
 
     /// The address at which the server last answered.
     pub(crate) fn reached_at(&self) -> Option<Address> {
-        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let reached = lock(&self.reached);
         reached.as_ref().map(|reached| reached.address.clone())
     }
 
     /// The incarnation of the server's store, as of the last answer.
     pub(crate) fn incarnation(&self) -> Option<Incarnation> {
-        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let reached = lock(&self.reached);
         reached.as_ref().map(|reached| reached.incarnation)
     }
 
@@ -102,7 +101,7 @@ impl Session {
             self.server_list.set_near();
         }
         let reached = Reached { address: address.clone(), incarnation: welcome.incarnation };
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(reached);
+        *lock(&self.reached) = Some(reached);
         Ok((pipe, welcome))
     }
 
@@ -141,7 +140,7 @@ impl Session {
     /// Whether the server at an address has another store than the server that answered at another address before. A
     /// server at the same address may have a new store.
     fn has_other_store(&self, address: &Address, welcome: &Welcome) -> bool {
-        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let reached = lock(&self.reached);
         reached
             .as_ref()
             .is_some_and(|reached| reached.address != *address && reached.incarnation != welcome.incarnation)

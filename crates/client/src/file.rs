@@ -9,6 +9,7 @@ use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result, SeekTo};
 use forebay_wire::{Reply, Request, Token};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How to open a file. At least one of `read`, `write` and `append` is required.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +77,8 @@ pub struct File {
     append_only: bool,
     /// Shared-memory state; `None` for a striped file.
     memory: Option<Arc<Memory>>,
+    /// The connection on which the server learnt that this client keeps pages; 0 if none.
+    keeps_pages: AtomicU64,
 }
 
 /// How error messages name the file.
@@ -99,7 +102,8 @@ impl File {
     pub(crate) fn new(held: Held, opened: Attr, label: Label) -> File {
         let unstriped = held.striped().is_none();
         let memory = unstriped.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
-        File { held, opened, label, append_only: false, memory: memory.map(Arc::new) }
+        let memory = memory.map(Arc::new);
+        File { held, opened, label, append_only: false, memory, keeps_pages: AtomicU64::new(0) }
     }
 
     pub(crate) fn known_as(self, path: String, append_only: bool) -> File {
@@ -259,6 +263,24 @@ impl File {
             Err(error) => Err(error),
         };
         self.within("map", mapped)
+    }
+
+    /// Announces that this client keeps pages of the file into which programs may store, until the file is closed.
+    /// Fails with *unsupported* while a process maps the file for writing through shared memory. Cheap if it is
+    /// announced already on the present connection.
+    pub async fn keep_pages(&self) -> Result<()> {
+        let epoch = self.held.session().opens.connection_epoch();
+        if self.keeps_pages.load(Ordering::Acquire) == epoch {
+            return Ok(());
+        }
+        // A striped file is never mapped through shared memory.
+        if self.held.striped().is_none() {
+            let kept =
+                done(self.held.session(), self.held.who(), &Request::KeepPages { token: self.token() }).await;
+            self.within("map", kept)?;
+        }
+        self.keeps_pages.store(epoch, Ordering::Release);
+        Ok(())
     }
 
     /// Waits until all acknowledged writes to this file are durable.

@@ -8,7 +8,7 @@ use crate::data::{Lease, Pool};
 use crate::session::Who;
 use crate::socket::Writer;
 use crate::transport::{FrameReader, send};
-use forebay_model::{Error, ErrorKind};
+use forebay_model::{Error, ErrorKind, shown_time};
 use forebay_wire::{Answer, At, CHUNK, FrameKind, Reply, Request, Sealer, Token, frame_with};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -290,7 +290,7 @@ async fn send_sealed(
 }
 
 fn silent(patience: Duration) -> Error {
-    Error::new(ErrorKind::TimedOut, format!("no answer within {patience:?}"))
+    Error::new(ErrorKind::TimedOut, format!("no answer within {}", shown_time(patience)))
 }
 
 fn wrong_reply(what: &str) -> Error {

@@ -2,7 +2,7 @@
 
 use crate::transport::{Pipe, connect, not_acting, send};
 use crate::{Address, ClientConfig};
-use forebay_model::{Error, ErrorKind, Members, Result};
+use forebay_model::{Error, ErrorKind, Members, Result, shown_time};
 use forebay_wire::{
     Agreed, Channel, ConnectionKey, FrameKind, Greeting, Hello, Initiator, MAX_PAYLOAD, Proof, Roster,
     Security, VERSION, Welcome, frame_with,
@@ -41,7 +41,7 @@ pub(crate) async fn connect_authenticated(
     match tokio::time::timeout(config.connect_timeout, Box::pin(attempt)).await {
         Ok(result) => result,
         Err(_) => {
-            let text = format!("no welcome within {:?}", config.connect_timeout);
+            let text = format!("no welcome within {}", shown_time(config.connect_timeout));
             Err(Error::new(ErrorKind::Unreachable, text))
         }
     }

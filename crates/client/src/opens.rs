@@ -6,7 +6,7 @@ use crate::queue::{Begun, at_once};
 use crate::session::{Session, Who};
 use crate::striped::StripedFile;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
-use forebay_wire::{Reply, Request, Token};
+use forebay_wire::{Reply, Request, Token, variant_name};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -239,8 +239,7 @@ async fn close(session: &Session, used: Vec<Arc<Session>>, who: &Who, token: Tok
 
 /// The error for a reply of the wrong kind.
 pub(crate) fn unexpected(request: &Request, reply: &Reply) -> Error {
-    let word = |text: String| text.split([' ', '(']).next().unwrap_or_default().to_owned();
-    let (asked, got) = (word(format!("{request:?}")), word(format!("{reply:?}")));
+    let (asked, got) = (variant_name(request), variant_name(reply));
     Error::new(ErrorKind::Protocol, format!("the service answered {got} to {asked}"))
 }
 

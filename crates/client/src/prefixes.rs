@@ -1,9 +1,9 @@
 //! Remembered paths of directories. They are only hints: the server verifies them on every use.
 
-use forebay_model::FileId;
+use forebay_model::{FileId, lock};
 use forebay_wire::Known;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Number of paths in a generation. Two generations are kept.
 const GENERATION: usize = 2048;
@@ -18,7 +18,7 @@ pub(crate) struct Prefixes {
 
 impl Prefixes {
     fn lock(&self) -> MutexGuard<'_, [HashMap<Vec<u8>, FileId>; 2]> {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.generations)
     }
 
     pub(crate) fn learn(&self, path: &[u8], dir: FileId) {

@@ -2,6 +2,8 @@
 
 use forebay_model::{Error, ErrorKind};
 use forebay_wire::{At, IfExists, KeyCall, Request, XattrMode};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(5);
@@ -26,6 +28,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Sync { .. }
         | Request::SyncAll
         | Request::ReadLink { .. }
+        | Request::LocalPipe { .. }
         | Request::ReadDir { .. }
         | Request::GetXattr { .. }
         | Request::ListXattr { .. }
@@ -48,6 +51,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Number { .. }
         | Request::Map { .. }
         | Request::MapFile { .. }
+        | Request::KeepPages { .. }
         | Request::Queue
         | Request::Keys(KeyCall::List | KeyCall::Revoke { .. })
         | Request::Read { .. } => true,
@@ -136,21 +140,20 @@ pub(crate) enum End {
 /// Exponential backoff with jitter, so that many clients do not reconnect to a restarted server at once.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    rng: u64,
+    rng: SplitMix64,
     next: Duration,
 }
 
 impl Backoff {
     pub(crate) fn new(seed: u64) -> Backoff {
-        Backoff { rng: seed, next: FIRST }
+        Backoff { rng: SplitMix64::seed_from_u64(seed), next: FIRST }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(LONGEST);
-        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // Between half of the pause and all of it.
-        whole / 2 + (whole / 2).mul_f64((self.rng >> 40) as f64 / (1_u64 << 24) as f64)
+        whole / 2 + (whole / 2).mul_f64((self.rng.next_u64() >> 40) as f64 / (1_u64 << 24) as f64)
     }
 
     pub(crate) fn restart(&mut self) {

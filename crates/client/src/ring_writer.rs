@@ -1,6 +1,6 @@
 //! A ring and its slabs: writes by shared memory, without a request.
 
-use forebay_model::Uid;
+use forebay_model::{Uid, lock};
 use forebay_shm::{Commit, Doorbell, RING_RECORDS, Reader, RoMap, RwMap, Writer, monotonic};
 use forebay_wire::{RingGrant, SlabGrant};
 use rustix::fs::{FlockOperation, flock};
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Maximum number of slabs at a time: one being filled, and two ahead.
@@ -229,10 +229,6 @@ fn mapped<T>(
     let mapping = Arc::new(map(file)?);
     known.insert(path, (inode, mapping.clone()));
     Ok(mapping)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RingWriter {

@@ -1,10 +1,10 @@
 //! The servers of a service, as the newest welcome lists them, and the addresses of each.
 
 use crate::Address;
-use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
+use forebay_model::{Error, ErrorKind, Members, Result, ServerId, lock_exclusive, lock_shared};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// The server list that all sessions of a client share.
 pub(crate) struct ServerList {
@@ -25,13 +25,13 @@ impl ServerList {
 
     /// The list, once a server has sent it.
     pub(crate) fn members(&self) -> Option<Arc<Members>> {
-        self.members.read().unwrap_or_else(PoisonError::into_inner).clone()
+        lock_shared(&self.members).clone()
     }
 
     /// Updates the list from a welcome. A newer list replaces the known one. A different list that is not newer is an
     /// error: its server would place names on other servers.
     pub(crate) fn learn(&self, list: &Members) -> Result<()> {
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let mut members = lock_exclusive(&self.members);
         if let Some(known) = &*members
             && known.epoch() >= list.epoch()
         {

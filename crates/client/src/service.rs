@@ -6,10 +6,10 @@ use crate::path::first_part;
 use crate::prefixes::Prefixes;
 use crate::server_list::not_a_member;
 use crate::session::{Session, Who};
-use forebay_model::{FileId, Members, Name, Result, ServerId};
+use forebay_model::{FileId, Members, Name, Result, ServerId, lock};
 use forebay_wire::{Reply, Request};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ impl Service {
     /// Ends all sessions.
     pub(crate) fn close(&self) {
         self.first.close();
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = lock(&self.others);
         others.values().for_each(|session| session.close());
     }
 
@@ -55,7 +55,7 @@ impl Service {
     }
 
     fn other(&self, server: ServerId) -> Arc<Session> {
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = lock(&self.others);
         others.entry(server).or_insert_with(|| self.first.sibling(server)).clone()
     }
 
@@ -137,6 +137,7 @@ fn server_for(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Open { file, .. }
         | Request::TruncateFile { file, .. }
         | Request::ReadLink { file }
+        | Request::LocalPipe { file }
         | Request::GetXattr { file, .. }
         | Request::SetXattr { file, .. }
         | Request::ListXattr { file }
@@ -153,6 +154,7 @@ fn server_for(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Ring { token, .. }
         | Request::Map { token, .. }
         | Request::MapFile { token, .. }
+        | Request::KeepPages { token }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
         Request::Drain(_) => Some(members.authority(FileId::ROOT)),

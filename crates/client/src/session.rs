@@ -13,7 +13,7 @@ use crate::queue::{Begun, may_use_queue};
 use crate::retry::{AttemptError, Backoff, End, is_transient, repeatable};
 use crate::ring_writer::SharedRings;
 use crate::server_list::ServerList;
-use forebay_model::{Error, ErrorKind, Identity, Result, ServerId, Uid};
+use forebay_model::{Error, ErrorKind, Identity, Result, ServerId, Uid, shown_time};
 use forebay_wire::{Answer, Channel, Reply, Request};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -295,7 +295,10 @@ impl Session {
     }
 
     pub(crate) fn no_answer_in(&self, patience: Duration) -> Error {
-        self.at_service(Error::new(ErrorKind::Unreachable, format!("no answer within {patience:?}")))
+        self.at_service(Error::new(
+            ErrorKind::Unreachable,
+            format!("no answer within {}", shown_time(patience)),
+        ))
     }
 }
 

@@ -7,10 +7,10 @@ use crate::server_list::not_a_member;
 use crate::service::Service;
 use crate::session::Session;
 use crate::transfer::check_range;
-use forebay_model::{Error, ErrorKind, Layout, Result, SeekTo, ServerId, Span, Stripes};
+use forebay_model::{Error, ErrorKind, Layout, Result, SeekTo, ServerId, Span, Stripes, lock};
 use forebay_wire::{Reply, Request};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The layout of an open file and the sessions with its servers.
 pub(crate) struct StripedFile {
@@ -60,14 +60,14 @@ impl StripedFile {
 
     /// The other servers that have received the file's token.
     pub(crate) fn used(&self) -> Vec<Arc<Session>> {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = lock(&self.used);
         used.iter().filter_map(|server| self.service.session(*server).ok()).collect()
     }
 
     fn session(&self, server: ServerId) -> Result<Arc<Session>> {
         let session = self.service.session(server)?;
         if self.authority.server() != Some(server) {
-            self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(server);
+            lock(&self.used).insert(server);
         }
         Ok(session)
     }

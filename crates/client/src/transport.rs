@@ -114,7 +114,7 @@ impl FrameReader {
         let head = self.buffer[self.start..].first_chunk().expect("`fill` buffers a whole header");
         let header = Header::decode(head)?;
         if header.kind != kind {
-            let text = format!("the service sent a {:?} frame instead of a {kind:?}", header.kind);
+            let text = format!("the service sent a frame of kind {} instead of {kind}", header.kind);
             return Err(Error::new(ErrorKind::Protocol, text));
         }
         let gap = if self.opener.is_some() { TAG } else { 0 };

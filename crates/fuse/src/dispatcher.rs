@@ -9,7 +9,8 @@
 //! [`OFFLOAD_LIMIT`].
 
 use crate::work::Serve;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of requests that reader threads serve at a time.
@@ -78,25 +79,22 @@ pub(crate) struct Permit(Arc<Semaphore>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        *self.0.lock() += 1;
+        *self.0.free.lock() += 1;
         self.0.freed.notify_one();
     }
 }
 
 impl Semaphore {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn acquire(self: &Arc<Semaphore>) -> Permit {
-        let waited = self.freed.wait_while(self.lock(), |free| *free == 0);
-        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut free = self.free.lock();
+        self.freed.wait_while(&mut free, |free| *free == 0);
+        *free -= 1;
         Permit(self.clone())
     }
 
     fn acquire_within(self: &Arc<Semaphore>, time: Duration) -> Option<Permit> {
-        let waited = self.freed.wait_timeout_while(self.lock(), time, |free| *free == 0);
-        let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
+        self.freed.wait_while_for(&mut free, |free| *free == 0, time);
         *free = free.checked_sub(1)?;
         Some(Permit(self.clone()))
     }

@@ -3,8 +3,8 @@
 use forebay_client::Entry;
 use forebay_client::{ById, Client, File};
 use forebay_model::{FileId, FileKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: u32 = 512;
 /// Listing positions after `.` and `..`. The server's cookies are hashes, none as small as these.
@@ -49,7 +49,7 @@ impl Listing {
     }
 
     fn prefetched(&self) -> MutexGuard<'_, Prefetched> {
-        self.prefetched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.prefetched.lock()
     }
 
     /// Passes the entries after `place` to `take` until there are no more or `take` returns false.

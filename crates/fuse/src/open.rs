@@ -5,9 +5,10 @@ use crate::pages::Pages;
 use forebay_client::File;
 use forebay_model::{Error, ErrorKind, Result};
 use fuser::FileHandle;
+use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// An open file or directory.
 pub(crate) enum Open {
@@ -26,17 +27,17 @@ pub(crate) struct Handles {
 impl Handles {
     pub(crate) fn insert(&self, open: Open) -> FileHandle {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(open));
+        self.open.write().insert(handle, Arc::new(open));
         FileHandle(handle)
     }
 
     fn get(&self, handle: FileHandle) -> Option<Arc<Open>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle.0).cloned()
+        self.open.read().get(&handle.0).cloned()
     }
 
     /// Removes a handle. Its file is closed when the last request on it is done.
     pub(crate) fn remove(&self, handle: FileHandle) {
-        let gone = self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
+        let gone = self.open.write().remove(&handle.0);
         drop(gone);
     }
 

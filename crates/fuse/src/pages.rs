@@ -9,16 +9,13 @@
 //! page was read either before a write or after it.
 
 use fuser::{INodeNo, Notifier, ReplyWrite};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 type Span = Range<u64>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The pages of all open files.
 #[derive(Default)]
@@ -29,7 +26,7 @@ pub(crate) struct AllPages {
 impl AllPages {
     /// The pages of a file, shared by all of its handles.
     pub(crate) fn of(&self, inode: INodeNo) -> Arc<Pages> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         if let Some(known) = files.get(&inode.0).and_then(Weak::upgrade) {
             return known;
         }
@@ -40,7 +37,7 @@ impl AllPages {
 
     /// A handle was closed.
     pub(crate) fn closed(&self, inode: INodeNo) {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         if files.get(&inode.0).is_some_and(|pages| pages.strong_count() == 0) {
             files.remove(&inode.0);
         }
@@ -106,7 +103,7 @@ struct SideGuard<'a> {
 
 impl Drop for SideGuard<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.pages.state);
+        let mut state = self.pages.state.lock();
         let (own, ..) = state.groups(self.side);
         own.inside -= 1;
         if own.inside == 0 {
@@ -127,7 +124,7 @@ pub(crate) struct Stale {
 
 impl Pages {
     fn acquire(&self, side: Side) -> SideGuard<'_> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             let (own, other, turn) = state.groups(side);
             if other.inside == 0 && (other.waiting == 0 || turn) {
@@ -135,7 +132,7 @@ impl Pages {
                 return SideGuard { pages: self, side };
             }
             own.waiting += 1;
-            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.idle.wait(&mut state);
             state.groups(side).0.waiting -= 1;
         }
     }
@@ -144,7 +141,7 @@ impl Pages {
     pub(crate) fn read<T>(&self, span: Span, read: impl FnOnce() -> T) -> T {
         let _guard = self.acquire(Side::Paged);
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.mapped = true;
             for pending in &mut state.pending {
                 pending.fresh.push(span.clone());
@@ -155,7 +152,7 @@ impl Pages {
 
     /// Whether the kernel has had pages of the file.
     pub(crate) fn are_mapped(&self) -> bool {
-        lock(&self.state).mapped
+        self.state.lock().mapped
     }
 
     /// Writes back the ranges of pages that no direct write has changed since they were read.
@@ -166,7 +163,7 @@ impl Pages {
     ) -> Result<(), E> {
         let _guard = self.acquire(Side::Paged);
         let mut ranges = vec![span];
-        for pending in &lock(&self.state).pending {
+        for pending in &self.state.lock().pending {
             let mut stale = vec![pending.span.clone()];
             pending.fresh.iter().for_each(|fresh| stale = without(&stale, fresh));
             stale.iter().for_each(|stale| ranges = without(&ranges, stale));
@@ -179,7 +176,7 @@ impl Pages {
     pub(crate) fn write<T>(self: &Arc<Pages>, write: impl FnOnce() -> (T, Span)) -> (T, Option<Stale>) {
         let _guard = self.acquire(Side::Direct);
         let (done, span) = write();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.mapped {
             return (done, None);
         }
@@ -195,7 +192,7 @@ impl Stale {
         let (start, len) = (self.span.start, self.span.end - self.span.start);
         // The kernel has no pages of an inode that it has forgotten.
         let _ = kernel.inval_inode(self.pages.inode, start as i64, len as i64);
-        lock(&self.pages.state).pending.retain(|pending| pending.number != self.number);
+        self.pages.state.lock().pending.retain(|pending| pending.number != self.number);
     }
 }
 
@@ -257,10 +254,10 @@ mod tests {
         pages.read(0..4096, || {});
         assert_eq!(written_back(&pages, 0..4096), vec![0..4096; 1]);
         let number = stale.number;
-        lock(&pages.state).pending.retain(|pending| pending.number != number);
+        pages.state.lock().pending.retain(|pending| pending.number != number);
         drop((pages, stale));
         all.closed(INodeNo(7));
-        assert!(lock(&all.files).is_empty());
+        assert!(all.files.lock().is_empty());
     }
 
     #[test]

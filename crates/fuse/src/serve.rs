@@ -369,7 +369,11 @@ impl Filesystem for Dispatcher {
                         let read = file.pread(offset, &mut buffer[..size]);
                         serve.wait.block_on(called_at(called, read))
                     };
-                    if paged { pages.read(offset..offset + size as u64, read) } else { read() }
+                    if !paged {
+                        return read();
+                    }
+                    serve.keep_pages(file, called)?;
+                    pages.read(offset..offset + size as u64, read)
                 });
                 match read {
                     Ok(len) => reply.data(&buffer[..len]),

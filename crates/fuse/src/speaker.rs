@@ -3,8 +3,8 @@
 use forebay_client::Client;
 use forebay_model::{Gid, Identity, Result, Uid};
 use fuser::Request;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the groups of a process are cached.
@@ -105,7 +105,7 @@ impl Groups {
     }
 
     fn groups(&self, process: Process) -> Vec<Gid> {
-        let mut table = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.seen.lock();
         let now = Instant::now();
         let is_fresh = |seen: &Seen| now.duration_since(seen.when) < FRESH;
         if let Some(seen) = table.get(&process).filter(|seen| is_fresh(seen)) {

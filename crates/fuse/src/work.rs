@@ -172,6 +172,16 @@ impl Serve {
         (written, start)
     }
 
+    /// Before the kernel gets pages of a file, or writes them back: programs may store into pages of a file that is open
+    /// for writing, which excludes processes that map its shared memory.
+    pub(crate) fn keep_pages(&self, file: &File, called: Instant) -> Result<()> {
+        if !file.token().access.write {
+            return Ok(());
+        }
+        let kept = self.wait.block_on(called_at(called, file.keep_pages()));
+        kept.inspect_err(|error| tracing::warn!("{error}"))
+    }
+
     /// Writes back a page of a mapping, at its own offset even if the file was opened with `O_APPEND`.
     pub(crate) fn take_page(
         &self,
@@ -181,6 +191,7 @@ impl Serve {
         flags: i32,
         called: Instant,
     ) -> Result<()> {
+        self.keep_pages(file, called)?;
         self.wait.block_on(called_at(called, async {
             file.pwrite(offset, data).await?;
             if flags & libc::O_DSYNC != 0 { file.sync().await } else { Ok(()) }

@@ -3,6 +3,7 @@
 use crate::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::fmt::Display as _;
 
 /// Longest name of an entry, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -28,6 +29,17 @@ impl Name {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Ok(Name(bytes))
+    }
+
+    /// The name in quotes, with bytes that are no printable ASCII escaped.
+    pub fn quoted(&self) -> impl fmt::Display + '_ {
+        struct Quoted<'a>(&'a [u8]);
+        impl fmt::Display for Quoted<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "\"{}\"", self.0.escape_ascii())
+            }
+        }
+        Quoted(&self.0)
     }
 
     /// The bytes of the name.
@@ -59,7 +71,7 @@ impl fmt::Display for Name {
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.0.escape_ascii())
+        self.quoted().fmt(f)
     }
 }
 

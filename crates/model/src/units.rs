@@ -9,21 +9,35 @@ use std::str::FromStr;
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-const UNITS: [(&str, u64); 11] = [
+/// The binary units come first, in order.
+const UNITS: [(&str, u64); 13] = [
     ("B", 1),
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
     ("PiB", 1 << 50),
+    ("EiB", 1 << 60),
     ("KB", 1_000),
     ("MB", 1_000_000),
     ("GB", 1_000_000_000),
     ("TB", 1_000_000_000_000),
     ("PB", 1_000_000_000_000_000),
+    ("EB", 1_000_000_000_000_000_000),
 ];
 
 impl Bytes {
+    /// The bytes in one unit: `GB`, `GiB` in any case; a single letter is a binary unit, as in most tools that accept
+    /// sizes.
+    #[must_use]
+    pub fn unit(name: &str) -> Option<u64> {
+        let is = |unit: &str| {
+            let letter = unit.strip_suffix("iB").is_some_and(|letter| letter.eq_ignore_ascii_case(name));
+            letter || unit.eq_ignore_ascii_case(name)
+        };
+        UNITS.iter().find(|(unit, _)| is(unit)).map(|(_, size)| *size)
+    }
+
     /// Mebibytes.
     #[must_use]
     pub const fn mib(count: u64) -> Bytes {
@@ -40,7 +54,7 @@ impl Bytes {
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, size) =
-            UNITS[..6].iter().rev().find(|(_, size)| self.0 >= *size).copied().unwrap_or(UNITS[0]);
+            UNITS[..7].iter().rev().find(|(_, size)| self.0 >= *size).copied().unwrap_or(UNITS[0]);
         match self.0 % size {
             0 => write!(f, "{} {unit}", self.0 / size),
             _ => write!(f, "{:.1} {unit}", self.0 as f64 / size as f64),
@@ -56,15 +70,7 @@ impl FromStr for Bytes {
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = (&text[..split], text[split..].trim());
         let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 512MiB or 4GiB");
-        let factor = match unit {
-            "" => 1,
-            // A single letter is a binary unit, as in most tools that accept sizes.
-            "K" | "k" | "M" | "m" | "G" | "g" | "T" | "t" | "P" | "p" => {
-                let long = format!("{}iB", unit.to_ascii_uppercase());
-                UNITS.iter().find(|(name, _)| *name == long).expect("a unit of the table").1
-            }
-            _ => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(help)?.1,
-        };
+        let factor = if unit.is_empty() { 1 } else { Bytes::unit(unit).ok_or_else(help)? };
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(factor).map(Bytes).ok_or_else(|| format!("\"{text}\" is too large"));
         }
@@ -87,6 +93,8 @@ mod tests {
             ("1.5 MB", 1_500_000),
             ("4096", 4096),
             ("64k", 65_536),
+            ("2 EB", 2_000_000_000_000_000_000),
+            ("7 b", 7),
             ("0", 0),
         ] {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");

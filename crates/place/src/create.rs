@@ -3,6 +3,7 @@
 use crate::decide::{FileHint, decide};
 use crate::report::{self, COUNTS, count};
 use crate::{layout, real, setting};
+use forebay_model::list;
 use forebay_policy::place::lov::Lov;
 use libc::{c_char, c_int, mode_t};
 use std::cell::Cell;
@@ -124,11 +125,11 @@ fn described(lov: &Lov) -> String {
     match lov {
         Lov::Plain(plain) => {
             let targets: Vec<u32> = plain.objects.iter().map(|object| object.target).collect();
-            format!("{} × {} bytes on {targets:?}", plain.count, plain.size)
+            format!("{} × {} bytes on {}", plain.count, plain.size, list(&targets))
         }
         Lov::Composite(composite) => {
             let counts: Vec<u16> = composite.entries.iter().map(|entry| entry.plain.count).collect();
-            format!("growing over {counts:?} targets")
+            format!("growing over {} targets", list(&counts))
         }
     }
 }

@@ -124,13 +124,13 @@ pub fn claims2(panels: &[LoadPanel]) -> Vec<Claim> {
             2,
             "the bounds are very imprecise",
             gaps.iter().all(|g| *g > 0.5),
-            format!("widest gap {gaps:.2?}"),
+            format!("widest gap {}", listed(gaps.iter().map(|gap| format!("{gap:.2}")))),
         ),
         claim(
             2,
             "rare bursts mean more variance",
             variances.windows(2).all(|w| w[0] > w[1]),
-            format!("variance {variances:.0?}"),
+            format!("variance {}", listed(variances.iter().map(|variance| format!("{variance:.0}")))),
         ),
         claim(
             2,
@@ -191,7 +191,10 @@ pub fn claims3(panels: &[Panel<(f64, f64)>]) -> Vec<Claim> {
             3,
             "rarer, stronger bursts need larger buffers",
             order.windows(2).all(|w| w[0] >= w[1]) && order[0] > order[order.len() - 1],
-            format!("capacities for 1 % at alpha 0.8, by rising p_max: {order:?}"),
+            format!(
+                "capacities for 1 % at alpha 0.8, by rising p_max: {}",
+                listed(order.iter().map(ToString::to_string))
+            ),
         ),
     ]
 }
@@ -323,4 +326,9 @@ pub fn claims56(panels: &[Panel<Lazy>]) -> Vec<Claim> {
             format!("gain at alpha 1.2, p_max 1: {busiest:.4}"),
         ),
     ]
+}
+
+/// The numbers, separated by commas.
+fn listed(numbers: impl Iterator<Item = String>) -> String {
+    numbers.collect::<Vec<_>>().join(", ")
 }

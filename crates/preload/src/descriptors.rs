@@ -2,12 +2,13 @@
 
 use crate::errno::{Outcome, Stop, fail};
 use crate::kernel::try_system_call;
+use crate::lock::Lock;
 use crate::opening::{CREATED, LINKABLE};
 use crate::place::ours;
 use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
 use crate::{backing, hook, life, locks, mem, opening, rings, special, stdio};
-use libc::{c_int, c_uint, c_ulong, c_void};
+use libc::{c_int, c_uint, c_ulong, c_void, rlimit};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
 
@@ -75,7 +76,8 @@ pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_in
     life::ready();
     let (from, to) = (table::get(old), table::get(new));
     if table::is_hidden(new) && !is_internal() {
-        return fail(libc::EBUSY);
+        let is_beyond = descriptor_limit(None)?.rlim_cur <= new as u64;
+        return fail(if is_beyond { libc::EBADF } else { libc::EBUSY });
     }
     if old != new {
         rings::closing(new, new);
@@ -96,7 +98,7 @@ pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_in
 
 /// Duplicates a descriptor onto a hidden descriptor, which stays hidden.
 pub(crate) fn replace(old: c_int, hidden: c_int) -> Outcome<c_int> {
-    plain(libc::SYS_dup3, [old as usize, hidden as usize, libc::O_CLOEXEC as usize])
+    above_limit(|_| plain(libc::SYS_dup3, [old as usize, hidden as usize, libc::O_CLOEXEC as usize]))
 }
 
 pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
@@ -222,25 +224,59 @@ pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void)
     }
 }
 
-/// Lowest number for hidden descriptors if the limit allows: above the application's, but low enough that the kernel's
-/// table, which every `fork` copies, stays small.
+/// The largest limit above which hidden descriptors are put: the kernel's table, which every `fork` copies, stays small.
+const LARGEST: u64 = 32 << 10;
+/// Lowest number for hidden descriptors if they cannot be above the limit, and the limit allows.
 const HIGH: u64 = 4096;
+/// How many hidden descriptors have room.
+const ROOM: u64 = 1024;
 
-fn high() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(HIGH);
-    limit.min(HIGH).saturating_sub(64) as usize
+static LIFTING: Lock<()> = Lock::new(());
+
+/// Sets the limit of descriptors, if a new one is given; returns the one before.
+fn descriptor_limit(new: Option<&rlimit>) -> Outcome<rlimit> {
+    let mut before = rlimit { rlim_cur: 0, rlim_max: 0 };
+    let new = new.map_or(0, |new| std::ptr::from_ref(new) as usize);
+    let args = [0, libc::RLIMIT_NOFILE as usize, new, &raw mut before as usize, 0, 0];
+    // SAFETY: the kernel reads and writes variables of this function and its caller.
+    unsafe { try_system_call(libc::SYS_prlimit64, args) }?;
+    Ok(before)
+}
+
+/// Calls `work` with a number from which on descriptors are not the application's, so that it has all numbers up to its
+/// limit. The limit is raised for that moment, where the process may do that.
+fn above_limit<T>(work: impl Fn(usize) -> Outcome<T>) -> Outcome<T> {
+    LIFTING.with(|_| {
+        let limit = descriptor_limit(None)?;
+        let end = limit.rlim_cur.saturating_add(ROOM);
+        let raised = rlimit { rlim_cur: end, rlim_max: limit.rlim_max.max(end) };
+        if limit.rlim_cur <= LARGEST && descriptor_limit(Some(&raised)).is_ok() {
+            let done = work(limit.rlim_cur as usize);
+            let found = descriptor_limit(Some(&limit))?;
+            if (found.rlim_cur, found.rlim_max) != (raised.rlim_cur, raised.rlim_max) {
+                // The application has set it meanwhile.
+                descriptor_limit(Some(&found))?;
+            }
+            if done.is_ok() {
+                return done;
+            }
+        }
+        work(limit.rlim_cur.min(HIGH).saturating_sub(64) as usize)
+    })
 }
 
 /// Moves a descriptor of the library to a number above the application's.
 pub(crate) fn move_high(fd: c_int, command: c_int) -> Outcome<c_int> {
-    let Ok(lifted) = plain(libc::SYS_fcntl, [fd as usize, command as usize, high()]) else { return Ok(fd) };
+    let lifted = above_limit(|least| plain(libc::SYS_fcntl, [fd as usize, command as usize, least]));
+    let Ok(lifted) = lifted else { return Ok(fd) };
     plain(libc::SYS_close, [fd as usize, 0, 0])?;
     Ok(lifted)
 }
 
 /// A hidden copy of a descriptor, numbered above the application's.
 pub(crate) fn hidden_copy(fd: c_int) -> Option<c_int> {
-    let copy = plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, high()]).ok()?;
+    let command = libc::F_DUPFD_CLOEXEC as usize;
+    let copy = above_limit(|least| plain(libc::SYS_fcntl, [fd as usize, command, least])).ok()?;
     table::hide(copy);
     Some(copy)
 }

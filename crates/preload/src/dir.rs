@@ -8,11 +8,11 @@ use crate::errno::{Outcome, fail};
 use crate::opening::open_place;
 use crate::place::{locate, ours};
 use crate::{descriptors, engine, hook, mem};
-use forebay_model::{FileId, FileKind, Special};
+use forebay_model::{FileId, FileKind, Special, lock};
 use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const PAGE: u32 = 1024;
 const FIRST: u64 = 2;
@@ -148,7 +148,7 @@ struct State {
 
 impl Stream {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

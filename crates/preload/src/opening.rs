@@ -10,7 +10,7 @@ use crate::place::{
 };
 use crate::quiet::Quiet;
 use crate::resolve::How;
-use crate::{engine, hook, life, table};
+use crate::{engine, hook, life, special, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
 use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Name, Result, Special, may};
 use libc::{c_char, c_int, mode_t};
@@ -106,7 +106,7 @@ async fn find(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
             // The path names something other than a regular file.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 match walk(by_id, place.dir, &place.rest, true).await? {
-                    Landing::Here(attr) if attr.kind == PIPE => pipe(&attr, flags),
+                    Landing::Here(attr) if attr.kind == PIPE => pipe(by_id, &attr, flags).await,
                     _ => Err(error),
                 }
             }
@@ -114,7 +114,9 @@ async fn find(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
         };
     }
     match walk(by_id, place.dir, &place.rest, !nofollow).await? {
-        Landing::Here(attr) if attr.kind == PIPE && flags & libc::O_DIRECTORY == 0 => pipe(&attr, flags),
+        Landing::Here(attr) if attr.kind == PIPE && flags & libc::O_DIRECTORY == 0 => {
+            pipe(by_id, &attr, flags).await
+        }
         Landing::Here(attr) => Ok(Landing::Here(Box::pin(enter(by_id, &attr, flags)).await?)),
         Landing::Outside(path) => Ok(Landing::Outside(path)),
     }
@@ -133,12 +135,19 @@ async fn may_leave_times(by_id: &ById, place: &Place, nofollow: bool) -> Result<
 
 const PIPE: FileKind = FileKind::Special(Special::Pipe);
 
-/// The kernel opens a named pipe at its local path. The service has its mode.
-fn pipe(attr: &Attr, flags: c_int) -> Result<Landing<Found>> {
+/// The kernel opens a named pipe at a path of this machine: that of the server, if it is on this machine and root's, which all
+/// users share; otherwise one of the pipe's owner.
+async fn pipe(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Landing<Found>> {
     if !may(&Credentials::read().for_files(), attr, access_of(flags)) {
         return Err(ErrorKind::AccessDenied.into());
     }
-    crate::special::pipe(attr).map(Landing::Outside).map_err(|_| ErrorKind::Unsupported.into())
+    match by_id.local_pipe(attr.id).await {
+        Ok(path) if special::is_pipe(&path) => return Ok(Landing::Outside(path)),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
+        Err(error) => return Err(error),
+    }
+    special::pipe(attr).map(Landing::Outside).map_err(|_| ErrorKind::Unsupported.into())
 }
 
 /// Creates a file without a name. Its creator may link it, unless `O_EXCL` is set.

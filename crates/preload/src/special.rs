@@ -1,8 +1,8 @@
 //! Named pipes and sockets on this machine: the service has their names, the kernel carries their data. Each has a
-//! local twin in the private directory of its owner.
+//! local twin: in the private directory of its owner, or, of pipes of a server of root's, where that server says.
 //!
-//! **Deliberately absent**: pipes and sockets between users or machines, which are refused; removing a twin when its
-//! name is removed.
+//! **Deliberately absent**: pipes and sockets between machines, sockets between users, which are refused; removing a twin
+//! in a private directory when its name is removed.
 
 use crate::credentials::Credentials;
 use crate::errno::{Errno, Outcome, Stop, fail};
@@ -41,6 +41,11 @@ pub(crate) fn pipe(attr: &Attr) -> Outcome<Vec<u8>> {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(twin.as_os_str().as_bytes().to_vec()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a path of this machine is a named pipe.
+pub(crate) fn is_pipe(path: &[u8]) -> bool {
+    rustix::fs::lstat(path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFIFO)
 }
 
 /// Where the path of a socket leads.

@@ -27,7 +27,10 @@ pub(crate) fn entries(limit: u32) -> usize {
 /// requests.
 pub(crate) fn longest_answer(request: &Request) -> usize {
     match request {
-        Request::Walk { .. } | Request::Jump { .. } | Request::ReadLink { .. } => 2 * MAX_PATH,
+        Request::Walk { .. }
+        | Request::Jump { .. }
+        | Request::ReadLink { .. }
+        | Request::LocalPipe { .. } => 2 * MAX_PATH,
         Request::ReadDir { limit, .. } => entries(*limit) * (size_of::<Entry>() + MAX_NAME),
         Request::GetXattr { .. } | Request::ListXattr { .. } => XATTRS,
         Request::Status
@@ -77,6 +80,7 @@ pub(crate) fn longest_answer(request: &Request) -> usize {
         | Request::SetRoute { .. }
         | Request::Queue
         | Request::MapFile { .. }
+        | Request::KeepPages { .. }
         | Request::Seek { .. } => 0,
     }
 }

@@ -3,7 +3,7 @@
 use crate::direct::Routing;
 use crate::drain::{Described, Draining};
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId, shown_time};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
 use forebay_wire::Security;
@@ -472,7 +472,7 @@ impl Config {
     fn check_sharing(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if !LAMBDA.contains(&self.lambda) {
-            return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
+            return invalid(format!("lambda is {}: choose 10ms to 60s", shown_time(self.lambda)));
         }
         let bucket = |name: &str| name.starts_with("s3:") || name.contains(":s3:");
         if self.servers.len() > 1 && self.backend.as_deref().is_some_and(bucket) {

@@ -21,9 +21,9 @@ use crate::session::{Session, Sessions};
 use crate::shm_queue::{Queue, ShmQueues};
 use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
+use forebay_model::{Error, ErrorKind, Result, ServerId, Uid, shown_time};
 use forebay_store::Store;
-use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
+use forebay_wire::{Call, Channel, FrameKind, Header, Request, body, variant_name};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -109,7 +109,10 @@ pub(crate) async fn serve(
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("no handshake within {}", shown_time(times.handshake)),
+        ))
     });
     let entered = met.and_then(|peer| enter(&shared, peer, &frame_reader));
     drop(place);
@@ -121,7 +124,7 @@ pub(crate) async fn serve(
         }
     };
     let (uid, label, channel) = (peer.identity.uid, &peer.hello.job.label, peer.hello.channel);
-    tracing::debug!(%uid, job = %label, ?channel, "connected");
+    tracing::debug!(%uid, job = %label, channel = variant_name(&channel), "connected");
     let mut connection = Connection {
         stopping,
         peer_identity: PeerIdentity {
@@ -277,7 +280,7 @@ impl Connection {
     /// inner one is the answer.
     pub(crate) fn call(&mut self, header: Header) -> Result<Result<(Caller, Request)>> {
         if header.kind != FrameKind::Call {
-            let text = format!("a {:?} frame arrived where a call was expected", header.kind);
+            let text = format!("a frame of kind {} arrived where a call was expected", header.kind);
             return Err(Error::new(ErrorKind::Protocol, text));
         }
         let len = header.body as usize;

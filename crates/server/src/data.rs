@@ -23,7 +23,7 @@ use crate::opens::Hold;
 use crate::pace::Pace;
 use crate::turns::{Turn, Turns};
 use crate::writers::Writers;
-use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
+use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span, shown_time};
 use forebay_policy::Cost;
 use forebay_policy::route::{Route, Space, decide};
 use forebay_store::{Filled, Grant, Piece, Place, Store};
@@ -523,7 +523,7 @@ impl DataConnection<'_> {
         let limit = self.on.times.reservation;
         Error::new(
             ErrorKind::Unreachable,
-            format!("no payload within {limit:?}: its reservation is released"),
+            format!("no payload within {}: its reservation is released", shown_time(limit)),
         )
     }
 }

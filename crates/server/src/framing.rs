@@ -137,7 +137,7 @@ impl FrameReader {
         }
         let header = self.take_header()?;
         if header.kind != kind {
-            let text = format!("a {kind:?} was expected in the handshake, not a {:?}", header.kind);
+            let text = format!("the handshake expects a frame of kind {kind}, not {}", header.kind);
             return Err(Error::new(ErrorKind::Protocol, text));
         }
         if !self.need(self.rest_of(&header)).await.map_err(|error| gone(&error))? {

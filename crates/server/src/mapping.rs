@@ -3,7 +3,8 @@
 //! The store has one memory object for each mapped file (decision 92). The client fetches its descriptor over a
 //! separate Unix socket, because the kernel passes descriptors only there; a ticket from the client's connection
 //! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then a
-//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment.
+//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment. It is
+//! refused too while a mount keeps pages of the file (`kept_pages.rs`).
 //!
 //! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; no client stores into
 //! a mapping that is not the object. No user except root and the owner has more pending descriptors, or more
@@ -14,6 +15,7 @@ use crate::caller::Caller;
 use crate::file_homes::FileHomes;
 use crate::handle::FileAccess;
 use crate::jobs::Membership;
+use crate::kept_pages::KeptPages;
 use crate::key;
 use crate::lifecycle::{Lifecycle, stopped};
 use crate::log_limit::{LogLimit, about_peer};
@@ -74,6 +76,7 @@ pub(crate) struct Mappings {
     tickets: Mutex<Tickets>,
     /// Connections that fetch descriptors.
     fetching: Arc<PerUser>,
+    kept_pages: KeptPages,
 }
 
 /// What mappings use.
@@ -145,7 +148,7 @@ impl Mappings {
         let limit = UserLimit::new("pending mappings", "user_mappings", most, owner);
         let tickets = Tickets { waiting: HashMap::new(), users: UserCounts::new(limit) };
         let (tickets, fetching) = (Mutex::new(tickets), PerUser::new(limit));
-        Ok(Mappings { parts, socket, tickets, fetching })
+        Ok(Mappings { parts, socket, tickets, fetching, kept_pages: KeptPages::default() })
     }
 
     /// Keeps a descriptor for its client.
@@ -177,6 +180,7 @@ impl Mappings {
                 false => Ok(Reply::FileMap(FileMap::Copy)),
             };
         }
+        let _guard = request.write.then(|| self.kept_pages.begin_mapping(file)).transpose()?;
         // Otherwise the object would end between two pieces that are filled.
         let _preparing = data.begin_map(file);
         let mapper = Mapper { uid: request.token.uid, job: job.id(), write: request.write };
@@ -201,6 +205,21 @@ impl Mappings {
             ErrorKind::Busy,
             format!("file {file} changes faster than it can be mapped: try again"),
         ))
+    }
+    /// A client is about to keep pages of an open file that programs may store into.
+    pub(crate) async fn keep_pages(&self, job: &Membership, caller: &Caller, token: &Token) -> Answer {
+        self.parts.homes.demand_joined()?;
+        let entry = job.enter(self.parts.turns.price(0), self.parts.store.data().now())?;
+        drop(job.wait(entry).await?);
+        let _pass = caller.connection_epoch.pass()?;
+        let hold = self.parts.access.claim_here(caller, token, Access::WRITE)?;
+        // What the session holds is dropped when the client closes the file.
+        let hold = caller.session.hold(token).unwrap_or(hold);
+        let data = self.parts.store.data();
+        // A process may have ended just now.
+        let is_mapped = || Ok(data.is_stored_into(token.file) && !data.end_map(token.file)?);
+        tokio::task::block_in_place(|| self.kept_pages.keep(&hold, is_mapped))?;
+        Ok(Reply::Done)
     }
 
     /// The contents of a range of a file, read for a user.

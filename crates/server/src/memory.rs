@@ -75,6 +75,9 @@ impl MemoryRequests {
                 MapRequest { token, span: Span::at(offset, len).ok_or(ErrorKind::TooLarge)?, write };
             return self.mappings.serve(job, caller, map_request).await;
         }
+        if let Request::KeepPages { ref token } = *request {
+            return self.mappings.keep_pages(job, caller, token).await;
+        }
         // Writes through shared memory would bypass a modelled device.
         let modelled = self.turns.rules().device.is_some();
         // They could not be written directly, and the server could not detect the end of a burst.

@@ -19,11 +19,12 @@ use crate::transport::{Listener, Vouch};
 use crate::warm::{Warmth, warm};
 use crate::{cluster, connection, drain, gossip, memory, sweep};
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
+use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid, shown_time};
 use forebay_store::{Root, Store, StoreConfig};
 use forebay_wire::Standing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -57,6 +58,13 @@ pub struct Addresses {
     pub tcp: Option<SocketAddr>,
     /// The key file that TCP clients need.
     pub key: PathBuf,
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix:{}", self.unix.display())?;
+        self.tcp.map_or(Ok(()), |tcp| write!(f, " tcp:{tcp}"))
+    }
 }
 
 /// A server that runs in this process on its own threads. Dropping it stops it and waits for its end.
@@ -155,7 +163,7 @@ fn start(
         tracing::warn!("{note}");
     }
     let recovery = store.recovery();
-    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "opened the store");
+    tracing::info!(store = %config.store.display(), start = %store.start(), %recovery, "opened the store");
     let members = Arc::new(Fixed::new(members));
     let parts = compose(config, (store, begin.elapsed()), backend, members)?;
     let (ready, is_ready) = mpsc::channel();
@@ -312,7 +320,7 @@ async fn serve(
         key: config.key_path(),
     };
     let members = parts.members.members();
-    tracing::info!(?addresses, ?members, "serving");
+    tracing::info!(%addresses, %members, "serving");
     // The starting thread may be gone; the server still runs until it is stopped.
     let _ = ready.send(addresses);
 
@@ -325,12 +333,13 @@ async fn serve(
     connect(parts);
     parts.drain.iter().for_each(|engine| engine.start(&alive));
     parts.mappings.start()?;
+    tidy_pipes(parts);
     start_threads(parts, warmth);
 
     stopped(&mut parts.life.stopping()).await;
     drop(alive);
     if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
-        tracing::warn!(after = ?config.times.farewell, "abandoned requests in progress");
+        tracing::warn!(after = %shown_time(config.times.farewell), "abandoned requests in progress");
     }
     Ok(())
 }
@@ -352,6 +361,15 @@ fn maintain(parts: &Composition) {
     }));
     tokio::spawn(follow_root(parts.layer.clone()));
     tokio::spawn(follow_leased_dirs(parts.layer.clone()));
+}
+
+/// Removes the twins of pipes that an earlier run of the server left.
+fn tidy_pipes(parts: &Composition) {
+    let is_gone = |file| {
+        let found = parts.store.names().inode(file);
+        parts.layer.homes.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    parts.pipes.tidy(&parts.seal, is_gone);
 }
 
 /// Starts the threads that tidy, consume rings, and prepare memory.

@@ -2,6 +2,7 @@
 //! while clients write only on processors that they do not need.
 
 use crate::lifecycle::Lifecycle;
+use forebay_model::shown_time;
 use forebay_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +58,6 @@ fn touch(store: &Store, life: &Lifecycle, warmth: &Warmth) {
     }
     if !*stopping.borrow() {
         warmth.0.store(true, Ordering::Release);
-        tracing::debug!(took = ?begin.elapsed(), "prefaulted the regions");
+        tracing::debug!(took = %shown_time(begin.elapsed()), "prefaulted the regions");
     }
 }

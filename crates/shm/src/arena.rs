@@ -1,11 +1,12 @@
 //! A mapped file whose bytes are granted once per generation.
 
 use crate::map::Map;
+use forebay_model::lock;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Numbers the arenas, so that a ticket opens only its own arena.
 static ARENAS: AtomicU64 = AtomicU64::new(0);
@@ -154,7 +155,7 @@ impl Arena {
     }
 
     fn cursor(&self) -> MutexGuard<'_, u32> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.next)
     }
 
     fn release(&self) {

@@ -1,10 +1,11 @@
 //! A mapped array of fixed-size records.
 
 use crate::map::Map;
+use forebay_model::lock;
 use std::fs::File;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Size of a slot in bytes. Divides every sector size, so that a slot never spans two sectors.
 pub const SLOT: usize = 64;
@@ -35,7 +36,7 @@ impl Slots {
 
     /// Writes one slot.
     pub fn write(&self, slot: u32, bytes: &[u8; SLOT]) {
-        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = lock(&self.map);
         let to = map.at(slot as usize * SLOT, SLOT);
         // SAFETY: `at` checked the range, and the lock makes this the only access from this process. Another process
         // that writes to the slot can only corrupt bytes that are verified by checksum when they are read.
@@ -44,7 +45,7 @@ impl Slots {
 
     /// Writes the first four bytes of one slot atomically: a crash leaves either the old or the new bytes.
     pub fn write_head(&self, slot: u32, bytes: [u8; 4]) {
-        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = lock(&self.map);
         let to: *mut u32 = map.at(slot as usize * SLOT, SLOT).cast();
         // SAFETY: `at` checked the range, a mapping starts at a page and slots have 64 bytes, so the address is
         // aligned; the lock makes this the only access from this process.
@@ -54,7 +55,7 @@ impl Slots {
     /// Reads one slot.
     #[must_use]
     pub fn read(&self, slot: u32) -> [u8; SLOT] {
-        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = lock(&self.map);
         let from = map.at(slot as usize * SLOT, SLOT);
         let mut bytes = [0; SLOT];
         // SAFETY: as in `write`.

@@ -327,6 +327,19 @@ pub enum Place {
     Whole,
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Hop(number) => write!(f, "group {} of hops", number + 1),
+            Place::Target(number) => write!(f, "group {} of targets", number + 1),
+            Place::Servers => f.write_str("the servers"),
+            Place::Job(number) => write!(f, "job {}", number + 1),
+            Place::Failure(number) => write!(f, "failure {}", number + 1),
+            Place::Whole => f.write_str("the scenario"),
+        }
+    }
+}
+
 /// An error in a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
@@ -340,7 +353,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}: {}", self.place, self.key, self.text)
+        write!(f, "{}: {}: {}", self.place, self.key, self.text)
     }
 }
 

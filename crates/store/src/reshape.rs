@@ -14,12 +14,13 @@ use crate::data::Data;
 use crate::meta::{Batch, KeySpace, Kv};
 use crate::names::Verdict;
 use forebay_model::{Error, ErrorKind, FileId, Reshape, Result, ServerId, Stamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const VERSION: u8 = 1;
 const PREPARED: &[u8] = KeySpace::PreparedReshape.prefix();
@@ -110,7 +111,7 @@ impl Reshapes {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Records a change that another server coordinates, replacing one that the coordinator aborted.

@@ -10,10 +10,11 @@ use crate::superblock::{Superblock, boot_id};
 use crate::watch::WatchedKv;
 use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
 use forebay_shm::{Epochs, TokenKeys};
+use parking_lot::Mutex;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -289,7 +290,7 @@ impl Store {
     /// Keys that outlive this process, including those of an earlier process. Can be taken once; `None` if the store
     /// had no space for them.
     pub fn take_keys(&self) -> Option<TokenKeys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.keys.lock().take()
     }
 
     /// Does the work that the last change of a name deferred.
@@ -346,7 +347,7 @@ impl Checker {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The thread only reads. Reading the same bytes again hits whatever made it panic.
             let _ = thread.join();

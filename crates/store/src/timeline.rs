@@ -8,9 +8,10 @@
 
 use crate::meta::{Batch, KeySpace, Kv};
 use forebay_model::{Error, ErrorKind, Result, Stamp, Time};
+use parking_lot::Mutex;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The keys of steps: this prefix, then the stamp.
 const KEY: &[u8] = KeySpace::ClockOffset.prefix();
@@ -110,7 +111,7 @@ impl Timeline {
     /// wrong, they are put right. True if they were.
     pub(crate) fn follow(&self, stamp: Stamp, now: u64) -> Result<bool> {
         let Some(kv) = &self.kv else { return Ok(false) };
-        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _adding = self.adding.lock();
         let shift = i64::try_from(i128::from(now) - i128::from(stamp.0)).unwrap_or(i64::MIN);
         if shift.abs_diff(self.shift(i128::from(stamp.0))) <= TOLERANCE {
             return Ok(false);

@@ -4,11 +4,11 @@ use forebay_model::{
     Bytes, Change, ErrorKind, FileId, Gid, Identity, JobId, Name, ServerId, SetTime, Span, Stamp, Time, Uid,
 };
 use forebay_store::{Batch, Filled, Mapper, Medium, Place, Root, Start, Store, StoreConfig};
-use forebay_testkit::{Seeded, rounds};
+use forebay_testkit::{Seeded, child, child_of, rounds};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -164,32 +164,32 @@ fn check_after_a_machine_crash_is_repeated_until_it_completes() {
 fn removed_store_lock_blocks_no_process_and_admits_only_one() {
     let room = TempDir::new().unwrap();
     let dir = room.path().join("store");
-    let holders = AtomicU64::new(0);
+    let (holders, removed) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (dir, holders) = (&dir, &holders);
+            let (dir, holders, removed) = (&dir, &holders, &removed);
             scope.spawn(move || {
                 let mut opened = 0;
                 while opened < 6 {
                     if let Ok(store) = Store::open_or_create(&config(dir)) {
-                        assert_eq!(
-                            holders.fetch_add(1, Ordering::SeqCst),
-                            0,
-                            "two processes opened one store"
-                        );
-                        std::thread::yield_now();
+                        let others = holders.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(others, 0, "two processes opened one store");
+                        assert!(Store::open_or_create(&config(dir)).is_err(), "it is open");
+                        assert!(Store::remove(dir).is_err(), "it is open");
                         holders.fetch_sub(1, Ordering::SeqCst);
                         drop(store);
                         opened += 1;
                     }
                     if opened % 2 == thread % 2 {
                         // Another process may have it open.
-                        let _ = Store::remove(dir);
+                        let gone = Store::remove(dir).is_ok();
+                        removed.fetch_add(u64::from(gone), Ordering::SeqCst);
                     }
                 }
             });
         }
     });
+    assert!(removed.into_inner() > 0, "the store was never removed");
 }
 
 #[test]
@@ -225,18 +225,6 @@ fn interrupted_removal_is_finished_by_the_next_or_by_a_new_store() {
     );
 }
 
-const CHILD_DIR: &str = "FOREBAY_TEST_STORE_DIR";
-
-/// Not a test: the body of the killed process.
-#[test]
-fn child_makes_replaces_and_removes_until_it_is_killed() {
-    let Ok(dir) = std::env::var(CHILD_DIR) else { return };
-    let dir = Path::new(&dir);
-    loop {
-        make_replace_and_remove(dir);
-    }
-}
-
 fn make_replace_and_remove(dir: &Path) {
     let store = Store::open_or_create(&config(dir)).unwrap();
     store.close().unwrap();
@@ -247,6 +235,12 @@ fn make_replace_and_remove(dir: &Path) {
 
 #[test]
 fn random_kills_during_create_replace_and_remove_are_recoverable() {
+    const TEST: &str = "random_kills_during_create_replace_and_remove_are_recoverable";
+    if let Some(dir) = child_of(TEST) {
+        loop {
+            make_replace_and_remove(&dir);
+        }
+    }
     let seeded = Seeded::new();
     let mut rng = seeded.rng(0);
     let room = TempDir::new().unwrap();
@@ -260,12 +254,7 @@ fn random_kills_during_create_replace_and_remove_are_recoverable() {
         if round >= 25 && replaced > 0 && std::env::var_os("FOREBAY_SOAK_SECONDS").is_none() {
             break;
         }
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_makes_replaces_and_removes_until_it_is_killed"])
-            .env(CHILD_DIR, &dir)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = child(TEST, &dir).stdout(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(5 + rng.below(2 * cycle * (1 + round / 25))));
         child.kill().unwrap();
         let ended = child.wait().unwrap();

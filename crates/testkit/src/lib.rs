@@ -8,6 +8,7 @@
 
 mod address;
 mod alone;
+mod child;
 mod fuzz;
 mod seeded;
 mod skip;
@@ -15,6 +16,7 @@ mod user;
 
 pub use address::address;
 pub use alone::alone;
+pub use child::{child, child_of};
 pub use fuzz::{Corpus, mutate};
 pub use seeded::{Rng, Seeded, pattern, rounds, seed};
 pub use skip::{is_root, skip};

@@ -1,5 +1,7 @@
 //! Seeded random numbers, and the number of rounds of random tests.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use std::time::Instant;
 
 /// The seed of a run: `FOREBAY_SEED`, or a fixed default.
@@ -23,7 +25,7 @@ impl Seeded {
     /// The generator for one part of a test: the same for the same part.
     #[must_use]
     pub fn rng(&self, part: u64) -> Rng {
-        let mut rng = Rng(self.0 ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut rng = Rng::new(self.0 ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         rng.next();
         rng
     }
@@ -46,23 +48,19 @@ impl Drop for Seeded {
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// A generator; equal seeds give equal numbers.
     #[must_use]
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(SplitMix64::seed_from_u64(seed))
     }
 
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below a bound.
@@ -111,7 +109,7 @@ pub fn rounds(default: u64) -> impl Iterator<Item = u64> {
 #[must_use]
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     while bytes.len() < len {
         bytes.extend_from_slice(&rng.next().to_le_bytes());
     }

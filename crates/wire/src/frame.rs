@@ -6,6 +6,7 @@
 use forebay_model::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -61,6 +62,18 @@ impl FrameKind {
             FrameKind::Greeting => (MAX_BODY, 0),
             FrameKind::Call | FrameKind::Answer => (MAX_BODY, MAX_PAYLOAD),
         }
+    }
+}
+
+impl fmt::Display for FrameKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrameKind::Hello => "hello",
+            FrameKind::Greeting => "greeting",
+            FrameKind::Proof => "proof",
+            FrameKind::Call => "call",
+            FrameKind::Answer => "answer",
+        })
     }
 }
 
@@ -132,7 +145,7 @@ impl Header {
             if len > limit {
                 let kind = self.kind;
                 return Err(protocol(format!(
-                    "a {kind:?} frame has at most {limit} bytes of {what}, this one {len}"
+                    "a {kind} frame has at most {limit} bytes of {what}, this one {len}"
                 )));
             }
         }

@@ -26,6 +26,7 @@ mod rings;
 mod seal;
 mod security;
 mod status;
+mod variant;
 
 pub use drain::{DrainCall, DrainReport, DrainStatus, DrainTicket, Failing, MAX_FETCH, TargetStatus};
 pub use forebay_model::{RenameMode, XattrMode};
@@ -48,3 +49,4 @@ pub use status::{
     Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, RouteStatus, Sample, Sharing,
     Standing, Status,
 };
+pub use variant::variant_name;

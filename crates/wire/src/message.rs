@@ -424,6 +424,17 @@ pub enum Request {
         /// Which bytes of such a file the server holds.
         stripes: Option<Stripes>,
     },
+    /// The client is about to cache pages of an open file into which programs may store (a mount). Until the file is
+    /// closed no other process maps it for writing through shared memory.
+    KeepPages {
+        /// The open file; needs write access.
+        token: Token,
+    },
+    /// Where the kernel of the server's machine opens a named pipe; for users who may read or write it.
+    LocalPipe {
+        /// The pipe.
+        file: FileId,
+    },
 }
 
 /// All replies.

@@ -1,5 +1,6 @@
 //! The primitives of the handshake's Noise pattern, from `ring`.
 
+use forebay_model::lock;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::digest::{self, SHA256};
@@ -8,7 +9,7 @@ use snow::Error;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The pattern: both sides hold a pre-shared secret, and ephemeral Diffie-Hellman gives each connection its own keys.
 pub(crate) const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -73,7 +74,7 @@ impl Dh for Ephemeral {
         let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(|_| Error::Rng)?;
         let public = private.compute_public_key().map_err(|_| Error::Dh)?;
         self.public.copy_from_slice(public.as_ref());
-        *self.private.lock().unwrap_or_else(PoisonError::into_inner) = Some(private);
+        *lock(&self.private) = Some(private);
         Ok(())
     }
 
@@ -86,7 +87,7 @@ impl Dh for Ephemeral {
     }
 
     fn dh(&self, pubkey: &[u8], out: &mut [u8]) -> Result<(), Error> {
-        let private = self.private.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Error::Dh)?;
+        let private = lock(&self.private).take().ok_or(Error::Dh)?;
         let peer = UnparsedPublicKey::new(&X25519, pubkey.get(..32).ok_or(Error::Dh)?);
         agree_ephemeral(private, &peer, |shared| out[..32].copy_from_slice(shared)).map_err(|_| Error::Dh)
     }

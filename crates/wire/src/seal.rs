@@ -5,13 +5,14 @@
 
 use crate::frame::protocol;
 use crate::{KeyId, Token, UserKey};
-use forebay_model::Result;
+use forebay_model::{FileId, Result};
 use std::fmt;
 
 const USER_KEY: &[u8] = b"forebay 1 user key\0";
 const CONNECTION_KEY: &[u8] = b"forebay 1 connection key\0";
 const TOKEN_KEY: &[u8] = b"forebay 1 token key\0";
 const TOKEN: &[u8] = b"forebay 1 token\0";
+const FILE: &[u8] = b"forebay 1 file\0";
 
 /// A secret. In a file it is 64 hexadecimal digits and a newline.
 #[derive(Clone)]
@@ -35,6 +36,14 @@ impl Key {
     pub fn for_tokens(&self) -> Key {
         let mut hash = blake3::Hasher::new_keyed(&self.0);
         Key(*hash.update(TOKEN_KEY).finalize().as_bytes())
+    }
+
+    /// A number for a file that only a holder of this key can compute.
+    #[must_use]
+    pub fn file_secret(&self, file: FileId) -> [u8; 16] {
+        let mut hash = blake3::Hasher::new_keyed(&self.0);
+        let hash = *hash.update(FILE).update(&file.0.to_le_bytes()).finalize().as_bytes();
+        *hash.first_chunk().expect("32 bytes")
     }
 
     /// The secret that both sides of a connection prove to hold, for the key with this id.

@@ -33,7 +33,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("sched", &["device", "jobs", "pace", "policy_store", "turns", "virtual_time"]),
     ("conn", &["answers", "connector", "framing", "peer", "transport"]),
-    ("session", &["connection_epoch", "keys", "opens", "orphans", "session", "sweep", "tokens"]),
+    (
+        "session",
+        &[
+            "connection_epoch",
+            "kept_pages",
+            "keys",
+            "opens",
+            "orphans",
+            "pipes",
+            "session",
+            "sweep",
+            "tokens",
+        ],
+    ),
     (
         "peers",
         &[

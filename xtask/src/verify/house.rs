@@ -16,6 +16,13 @@ const UNSAFE_HOMES: &[&str] =
 /// Crates that only decide: time, randomness, files, sockets and threads come in as arguments or not at all.
 const PURE: &[&str] = &["model", "policy", "wire", "planner", "sim"];
 
+/// Where a lock of the standard library is taken: everything that is loaded into other programs calls it.
+const LOCK_HOME: &str = "crates/model/src/lock.rs";
+
+/// Crates that are loaded into other programs, where the table of waiters of `parking_lot` is not safe after `fork` and
+/// in signal handlers.
+const GUESTS: &[&str] = &["model", "wire", "shm", "client", "preload", "place"];
+
 /// What the `clippy.toml` of a pure crate must ban.
 const BANNED: &[&str] =
     &["std::time::Instant::now", "std::time::SystemTime::now", "std::fs::", "std::net::", "std::thread::"];
@@ -76,6 +83,24 @@ pub(super) fn pure(tree: &Tree) -> Vec<Finding> {
         };
         for banned in BANNED.iter().filter(|banned| !guard.contains(&format!("\"{banned}"))) {
             findings.push(Finding::wrong(format!("{dir}/clippy.toml"), format!("does not ban {banned}")));
+        }
+    }
+    findings
+}
+
+pub(super) fn locks(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.rust().filter(|(path, _)| is_source(path) && *path != LOCK_HOME) {
+        for line in rust::lines_with(&rust::code(text), "PoisonError") {
+            let what = "take locks of parking_lot, or by lock() of the model in what is loaded into programs";
+            findings.push(Finding::wrong(format!("{path}:{line}"), what));
+        }
+    }
+    for manifest in GUESTS.iter().map(|name| format!("crates/{name}/Cargo.toml")) {
+        if tree.get(&manifest).is_some_and(|text| text.contains("parking_lot")) {
+            let what =
+                "is loaded into programs, where parking_lot is not safe after fork: use lock() of the model";
+            findings.push(Finding::wrong(manifest, what));
         }
     }
     findings
@@ -201,6 +226,16 @@ mod tests {
             &[("crates/sim/Cargo.toml", ""), ("crates/sim/clippy.toml", &partly)],
             &["crates/sim/clippy.toml"],
         );
+    }
+
+    #[test]
+    fn locks_that_are_taken_in_other_ways_are_found() {
+        let uses = "use std::sync::PoisonError;";
+        check(locks, &[(LOCK_HOME, uses), ("crates/a/tests/x.rs", uses)], &[]);
+        check(locks, &[("crates/a/src/x.rs", uses)], &["crates/a/src/x.rs:1"]);
+        let needs = "[dependencies]\nparking_lot.workspace = true\n";
+        check(locks, &[("crates/server/Cargo.toml", needs)], &[]);
+        check(locks, &[("crates/client/Cargo.toml", needs)], &["crates/client/Cargo.toml"]);
     }
 
     #[test]

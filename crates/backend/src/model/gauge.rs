@@ -3,11 +3,11 @@
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 use forebay_policy::Tick;
 use forebay_policy::device::{Device, ModelledState, ModelledTarget, Work};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Poll interval for a shared target, which another process may have changed.
@@ -64,7 +64,7 @@ impl Gauge {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut ModelledTarget, Tick) -> T) -> Result<T> {
-        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut target = self.target.lock();
         let Some(file) = &self.file else { return Ok(act(&mut target, now())) };
         let unusable =
             |error| Error::new(ErrorKind::Io, format!("cannot use a shared modelled target: {error}"));

@@ -9,6 +9,7 @@
 use super::store::{Head, Meta};
 use crate::{Found, Version};
 use forebay_model::{FileKind, Gid, Time, Uid};
+use jiff::fmt::rfc2822::DateTimeParser;
 
 const KIND: u32 = 0o170_000;
 const FILE: u32 = 0o100_000;
@@ -125,16 +126,8 @@ pub(super) fn moment(number: u64) -> Time {
 
 /// Parses the time in a header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn date(text: &str) -> Option<Time> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let mut words = text.split([' ', ':']).skip(1);
-    let day: i64 = words.next()?.parse().ok()?;
-    let month = MONTHS.find(words.next()?)? as i64 / 3 + 1;
-    let [year, hour, minute, second] =
-        [(); 4].map(|()| words.next().and_then(|word| word.parse::<i64>().ok()));
-    // Days since 1970, with years that begin in March.
-    let (year, shifted) = (year? - i64::from(month < 3), (month + 9) % 12);
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * shifted + 2) / 5 + day - 1 - 719_468;
-    Some(Time { secs: ((days * 24 + hour?) * 60 + minute?) * 60 + second?, nanos: 0 })
+    let date = DateTimeParser::new().relaxed_weekday(true).parse_timestamp(text).ok()?;
+    Some(Time { secs: date.as_second(), nanos: 0 })
 }
 
 #[cfg(test)]
@@ -147,6 +140,7 @@ mod tests {
             ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
             ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
             ("Thu, 29 Feb 2024 23:59:59 GMT", Some(1_709_251_199)),
+            ("Tue, 30 Feb 2024 23:59:59 GMT", None),
             ("yesterday", None),
         ] {
             assert_eq!(date(text).map(|time| time.secs), secs, "{text}");

@@ -26,9 +26,10 @@ use compose::compose;
 use forebay_model::{Error, ErrorKind, FileKind, Gid, MAX_PATH, Name, Result, Span, Time, Uid};
 use object::{Bytes, File, S3Object, Use};
 use overlay::{Overlay, Piece, Source};
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use store::{Head, Meta, Store};
 
 pub use store::Access;
@@ -116,7 +117,7 @@ impl Inner {
             Ok(())
         })?;
         let files = logs.into_iter().map(|(id, log)| (id, Arc::new(Mutex::new(File::left(log)))));
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).extend(files);
+        self.files.lock().extend(files);
         Ok(())
     }
 
@@ -138,10 +139,10 @@ impl Inner {
 
     /// The file of an object, if it is being written.
     fn written(&self, head: &Head) -> Option<Arc<Mutex<File>>> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.lock();
         let file = files.get(&metadata::id(head)).cloned();
         drop(files);
-        file.filter(|file| file.lock().unwrap_or_else(PoisonError::into_inner).is_at(&head.key))
+        file.filter(|file| file.lock().is_at(&head.key))
     }
 
     /// The file of an object, registered as in use.
@@ -149,10 +150,10 @@ impl Inner {
         // Whatever the clock returns, a new change is later than those in the object.
         self.last.fetch_max(metadata::upto(&there.head), Ordering::Relaxed);
         loop {
-            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut files = self.files.lock();
             let file = files.entry(there.id()).or_default().clone();
             drop(files);
-            let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = file.lock();
             if state.forgotten {
                 continue;
             }
@@ -203,7 +204,7 @@ impl Inner {
     fn look_at(&self, head: Head) -> Result<There> {
         let mut there = There::new(head);
         if let Some(file) = self.written(&there.head) {
-            let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = file.lock();
             state.attach_object(&there.head);
             if state.writers == 0 && self.finish(there.id(), &mut state).is_ok() {
                 drop(state);
@@ -270,9 +271,9 @@ impl Inner {
     }
 
     fn forget(&self, id: u64) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let Some(file) = files.get(&id).cloned() else { return };
-        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = file.lock();
         if state.is_unused() && state.log.is_empty() && state.spent.is_empty() {
             // Another thread may have found it already and wait for its lock.
             state.forgotten = true;
@@ -283,7 +284,7 @@ impl Inner {
     /// Removes the private objects of a file that was removed or replaced.
     fn drop_file(&self, there: &There) -> Result<()> {
         let Some(file) = self.written(&there.head) else { return Ok(()) };
-        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = file.lock();
         state.gone = true;
         state.mark_composed();
         self.remove_parts(there.id(), &mut state)?;
@@ -418,7 +419,7 @@ impl Backend for S3 {
             self.inner.copy(&there.head, &there.head.key, &meta)?;
         }
         if let Some(file) = self.inner.written(&there.head) {
-            file.lock().unwrap_or_else(PoisonError::into_inner).mtime = Some(mtime);
+            file.lock().mtime = Some(mtime);
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ use super::store::{Head, Meta};
 use super::{Inner, Overlay, Piece, Source, There, metadata};
 use crate::{Object, Version};
 use forebay_model::{Error, ErrorKind, Result, Span, Time};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// A write or a truncation, as encoded in the key of its private object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,7 +173,7 @@ impl S3Object {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, File>> {
-        let state = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.file.lock();
         if state.gone { Err(Error::from(ErrorKind::Stale)) } else { Ok(state) }
     }
 
@@ -184,7 +185,7 @@ impl S3Object {
             // The request may have succeeded all the same, or may still: remove it now, and once more at the
             // end.
             let _ = self.inner.store.delete(&key);
-            self.file.lock().unwrap_or_else(PoisonError::into_inner).spent.push(bytes);
+            self.file.lock().spent.push(bytes);
         }
         done
     }
@@ -261,7 +262,7 @@ impl Object for S3Object {
 
 impl Drop for S3Object {
     fn drop(&mut self) {
-        let mut state = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.file.lock();
         *state.count(self.what_for) -= 1;
         if state.writers > 0 {
             return;

@@ -7,7 +7,6 @@
 use super::store::Head;
 use super::{Inner, Path, There, failed, metadata};
 use forebay_model::{Error, ErrorKind, FileKind, Result};
-use std::sync::PoisonError;
 
 impl Inner {
     /// The entry that a rename would replace, if that is allowed.
@@ -27,7 +26,7 @@ impl Inner {
     pub(super) fn move_file(&self, from: &There, to: &str, replaced: Option<&There>) -> Result<()> {
         let file = self.written(&from.head);
         // Lock the file, so that it is not composed while both copies exist.
-        let mut state = file.as_ref().map(|file| file.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut state = file.as_ref().map(|file| file.lock());
         let head = match &state {
             Some(_) => self.store.head(&from.head.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?,
             None => from.head.clone(),

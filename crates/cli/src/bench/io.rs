@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Io {
-    /// Sections to measure: data, names, writers, programs, servers, beyond, deployments; all if none is named
+    /// Sections to measure: data, names, writers, programs, servers, beyond, deployments, calls; all if none is named
     #[arg(value_name = "SECTION")]
     sections: Vec<Section>,
     /// Use fewer rounds and fewer bytes
@@ -107,6 +107,7 @@ pub(crate) enum Steps {
     Copy { chunk: usize, count: usize },
     Names { dir: PathBuf, count: usize },
     Small { dir: PathBuf, count: usize, bytes: usize },
+    RawCalls { count: usize },
     Crowd(CrowdArgs),
     Member(CrowdArgs),
 }
@@ -138,6 +139,7 @@ impl Steps {
             Steps::Small { dir, count, bytes } => {
                 Step::Small { dir: dir.clone(), count: *count, bytes: *bytes }
             }
+            Steps::RawCalls { count } => Step::RawCalls { count: *count },
             Steps::Crowd(crowd) => Step::Crowd(crowd.crowd()),
             Steps::Member(crowd) => Step::Member(crowd.crowd()),
         };

@@ -1,15 +1,22 @@
 //! A repeatable random generator: SplitMix64.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
+
 /// A random generator; the same seed gives the same numbers.
-pub(super) struct Rng(pub(super) u64);
+pub(super) struct Rng(SplitMix64);
 
 impl Rng {
+    pub(super) fn new(seed: u64) -> Rng {
+        Rng(SplitMix64::seed_from_u64(seed))
+    }
+
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
     pub(super) fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % u64::from(bound.max(1))) as u32
+        (self.bits() % u64::from(bound.max(1))) as u32
     }
 
     /// `count` distinct numbers below `of`.

@@ -1,5 +1,6 @@
 //! One process of a job: repeats an operation until its time is over.
 
+use super::rng::Rng;
 use super::scenario::Op;
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
@@ -147,10 +148,9 @@ impl Common {
     }
 
     async fn stat(&self, client: &Client, name: &str) -> Result<()> {
-        let mut number = 1_u64;
+        let mut names = Rng::new(1);
         while self.begin(1) {
-            // A pseudo-random order of names.
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = names.bits();
             match client.stat(format!("{name}-{number:x}")).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => self.done(0).await,

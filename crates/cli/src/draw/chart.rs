@@ -1,4 +1,4 @@
-//! Charts as scenes of a few marks: lines, areas and texts. The renderers (SVG, PNG) know nothing about the
+//! Charts as scenes of a few marks: lines, areas and texts. The renderer (SVG) knows nothing about the
 //! data.
 
 /// Size of a chart in its own units.
@@ -337,8 +337,14 @@ mod tests {
             .with("a", 0, Shape::Bars, vec![(0.0, 3.0), (2.0, 9.0)])
             .with("b", 1, Shape::Bars, vec![(1.0, 1e9)])
             .with("c", 2, Shape::Dots, vec![(1.0, 4.0)]);
-        for mark in chart.scene().marks.into_iter().chain(bars.scene().marks) {
-            if let Mark::Line { points, .. } | Mark::Area { points, .. } = mark {
+        for scene in [chart.scene(), bars.scene()] {
+            let shapes = scene.marks.iter().filter_map(|mark| match mark {
+                Mark::Line { points, .. } | Mark::Area { points, .. } => Some(points),
+                Mark::Dot { .. } | Mark::Words { .. } => None,
+            });
+            let shapes: Vec<_> = shapes.collect();
+            assert!(shapes.len() > 3, "{scene:?}");
+            for points in shapes {
                 assert!(points.iter().all(|(x, y)| (0.0..=WIDTH).contains(x) && (0.0..=HEIGHT).contains(y)));
             }
         }

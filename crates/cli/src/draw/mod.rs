@@ -1,6 +1,4 @@
-//! Charts become scenes, scenes become SVG or PNG.
+//! Charts become scenes, scenes become SVG.
 
 pub(crate) mod chart;
-pub(crate) mod png;
-mod strokes;
 pub(crate) mod svg;

@@ -12,7 +12,7 @@ mod sweep;
 mod text;
 
 use crate::connect::Service;
-use crate::draw::{chart, png, svg};
+use crate::draw::{chart, svg};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::reproduce;
@@ -89,9 +89,6 @@ pub(crate) struct PlanArgs {
     /// Write only the charts, into a directory
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Format of the charts
-    #[arg(long, value_enum, default_value_t = Format::Svg)]
-    format: Format,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -105,9 +102,6 @@ enum Other {
         /// Directory for the charts
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// Format of the charts
-        #[arg(long, value_enum, default_value_t = Format::Svg)]
-        format: Format,
         /// Seed of the random applications
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -117,21 +111,14 @@ enum Other {
     },
 }
 
-/// Formats of charts.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum Format {
-    Svg,
-    Png,
-}
-
 fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
 /// Computes and prints the answer.
 pub(crate) fn run(args: &PlanArgs) -> Outcome {
-    if let Some(Other::Figures { out, format, seed, json }) = &args.other {
-        return draw_figures(out, *format, *seed, *json);
+    if let Some(Other::Figures { out, seed, json }) = &args.other {
+        return draw_figures(out, *seed, *json);
     }
     let plan = load(args)?;
     let options = Options {
@@ -149,7 +136,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         }
         if let Some(dir) = &args.plots {
             for (name, chart) in &charts {
-                picture(dir, name, args.format, &chart.scene())?;
+                picture(dir, name, &chart.scene())?;
             }
         }
     }
@@ -166,13 +153,13 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
 }
 
 /// Draws the figures; fails if a claim does not hold.
-fn draw_figures(out: &Path, format: Format, seed: u64, json: bool) -> Outcome {
+fn draw_figures(out: &Path, seed: u64, json: bool) -> Outcome {
     let settings = reproduce::settings(false, seed)?;
     let mut claims = Vec::new();
     for figure in FIGURES.iter().filter(|figure| figure.paper == Paper::Sizing) {
         let drawn = figure.make(&settings).map_err(|e| invalid(format!("figures: {e}")))?;
         let number: u8 = figure.id.trim_start_matches("sizing-").parse().unwrap_or(0);
-        picture(out, &format!("fig{number}"), format, &reproduce::scene(figure.title, &drawn))?;
+        picture(out, &format!("fig{number}"), &reproduce::scene(figure.title, &drawn))?;
         claims.extend(drawn.claims.into_iter().map(|claim| (number, claim)));
     }
     if json {
@@ -217,8 +204,7 @@ fn load(args: &PlanArgs) -> Outcome<Plan> {
                     .into());
                 }
             };
-            let value = if bandwidth.parse::<f64>().is_ok() { bandwidth } else { format!("{bandwidth:?}") };
-            input::read("--bandwidth", &format!("bandwidth = {value}"))?
+            input::read("--bandwidth", &format!("bandwidth = {}", toml_value(&bandwidth)))?
         }
         None => {
             let ways = "--from-csv, --from-darshan, --from-service or --generate";
@@ -283,11 +269,18 @@ fn history(service: &Service) -> Outcome<Vec<Sample>> {
     }
 }
 
+/// A number, or a string in quotes.
+fn toml_value(text: &str) -> String {
+    match text.parse::<f64>() {
+        Ok(_) => text.to_owned(),
+        Err(_) => serde_json::Value::from(text).to_string(),
+    }
+}
+
 /// The file's text with its bandwidth replaced, on the same line, so that messages keep their line numbers.
 fn overridden(text: &str, bandwidth: Option<&str>) -> String {
     let Some(bandwidth) = bandwidth else { return text.to_owned() };
-    let value =
-        if bandwidth.parse::<f64>().is_ok() { bandwidth.to_owned() } else { format!("{bandwidth:?}") };
+    let value = toml_value(bandwidth);
     let lines = text.lines().map(|line| match line.trim_start().strip_prefix("bandwidth") {
         Some(rest) if rest.trim_start().starts_with('=') => format!("bandwidth = {value}\n"),
         _ => format!("{line}\n"),
@@ -303,12 +296,9 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     std::fs::write(path, bytes).map_err(|e| invalid(format!("{}: cannot write it: {e}", path.display())))
 }
 
-fn picture(dir: &Path, name: &str, format: Format, scene: &chart::Scene) -> Result<(), Error> {
+fn picture(dir: &Path, name: &str, scene: &chart::Scene) -> Result<(), Error> {
     std::fs::create_dir_all(dir).map_err(|e| invalid(format!("{}: cannot create it: {e}", dir.display())))?;
-    match format {
-        Format::Svg => write(&dir.join(format!("{name}.svg")), svg::alone(scene).as_bytes()),
-        Format::Png => write(&dir.join(format!("{name}.png")), &png::render(scene)),
-    }
+    write(&dir.join(format!("{name}.svg")), svg::alone(scene).as_bytes())
 }
 
 fn capacity(plan: &Plan, text: &str) -> Result<Units, Error> {

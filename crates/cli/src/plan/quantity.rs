@@ -1,5 +1,7 @@
 //! Quantities with units: `12 GB/s`, `4 TB`, `10 min`, `20 %`.
 
+use forebay_model::Bytes;
+
 /// A number and its unit.
 fn parts(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -12,17 +14,6 @@ fn parts(text: &str) -> Option<(f64, &str)> {
         .map_or(text.len(), |(i, _)| i);
     let value: f64 = text[..end].parse().ok()?;
     value.is_finite().then_some((value, text[end..].trim()))
-}
-
-/// Bytes in one `unit`, decimal and binary.
-fn byte_unit(unit: &str) -> Option<f64> {
-    let unit = unit.strip_suffix('B').or_else(|| unit.strip_suffix('b')).unwrap_or(unit);
-    let (prefix, base) = match unit.strip_suffix('i') {
-        Some(prefix) => (prefix, 1024f64),
-        None => (unit, 1000f64),
-    };
-    let power = ["", "K", "M", "G", "T", "P", "E"].iter().position(|p| p.eq_ignore_ascii_case(prefix))?;
-    Some(base.powi(power as i32))
 }
 
 fn second_unit(unit: &str) -> Option<f64> {
@@ -40,8 +31,7 @@ fn second_unit(unit: &str) -> Option<f64> {
 pub(crate) fn size(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 500 GB or 4 TiB");
     let (value, unit) = parts(text).ok_or_else(help)?;
-    let factor = if unit.is_empty() { None } else { byte_unit(unit) };
-    positive(value * factor.ok_or_else(help)?, text)
+    positive(value * Bytes::unit(unit).ok_or_else(help)? as f64, text)
 }
 
 /// Parses a rate, in bytes per second.
@@ -49,9 +39,9 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a rate: write a size per time, such as 12 GB/s");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let (amount, time) = unit.split_once('/').ok_or_else(help)?;
-    let factor = byte_unit(amount.trim()).zip(second_unit(time.trim()));
+    let factor = Bytes::unit(amount.trim()).zip(second_unit(time.trim()));
     let (bytes, seconds) = factor.ok_or_else(help)?;
-    positive(value * bytes / seconds, text)
+    positive(value * bytes as f64 / seconds, text)
 }
 
 /// Parses a duration, in seconds.
@@ -122,7 +112,9 @@ mod tests {
         for (text, expected) in [("30 s", 30.0), ("10 min", 600.0), ("0.5 h", 1800.0), ("250ms", 0.25)] {
             assert_eq!(seconds(text), Ok(expected), "{text}");
         }
-        for (text, expected) in [("4 TB", 4e12), ("1 GiB", 1_073_741_824.0), ("7 b", 7.0)] {
+        for (text, expected) in
+            [("4 TB", 4e12), ("1 GiB", 1_073_741_824.0), ("7 b", 7.0), ("2T", (2_u64 << 40) as f64)]
+        {
             assert_eq!(size(text), Ok(expected), "{text}");
         }
         for (text, expected) in [("1%", 0.01), ("0.2", 0.2), ("20 %", 0.2), ("1", 1.0)] {

@@ -5,6 +5,7 @@ use crate::exec::Intercept;
 use crate::failure::{Failure, Outcome};
 use crate::{human, output, signals};
 use forebay_client::{BROKER_VARIABLE, COUNTS_VARIABLE, broker_pair, serve_broker};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::ffi::OsString;
@@ -13,8 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A signal that arrives this soon after the program's end was meant for the program: a terminal sends it to
@@ -64,7 +65,7 @@ impl SignalHandler {
     }
 
     fn lock(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stage.lock()
     }
 
     fn handle(&self, signal: Signal) {

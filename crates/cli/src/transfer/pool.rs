@@ -3,8 +3,8 @@
 use super::PIECE;
 use super::tally::Tally;
 use crate::failure::Outcome;
+use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 
 const WORKERS: usize = 4;
 const QUEUE: usize = 64;
@@ -40,7 +40,7 @@ pub(super) fn run<'a>(tally: &'a Tally, walk: impl FnOnce(&Queue<'a>) -> Outcome
 fn work(tally: &Tally, inbox: &Mutex<Receiver<Task<'_>>>) {
     let mut buffer = vec![0; PIECE];
     loop {
-        let task = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let task = inbox.lock().recv();
         let Ok(task) = task else { return };
         // Drop the remaining tasks, so that the walker does not block.
         if tally.is_halted() {

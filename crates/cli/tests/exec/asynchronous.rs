@@ -122,11 +122,26 @@ fn libaio_and_liburing_are_refused_without_interception() {
 
 const REFUSED: &str = "\
 polling thread EINVAL
+polling thread on a processor EINVAL
 rings of the program's EINVAL
+registered ring alone EINVAL
+entries of two sizes EINVAL
 plain done
 register others done
+update to ours EOPNOTSUPP
+update to ours, tagged EOPNOTSUPP
 unregister done
 register ours EOPNOTSUPP
+register ours, tagged EOPNOTSUPP
+register the ring EINVAL
+restrictions EINVAL
+resize EINVAL
+enter by index EINVAL
+provided buffer EOPNOTSUPP
+multishot read EOPNOTSUPP
+after another's in a chain EOPNOTSUPP
+registering ours by an entry EOPNOTSUPP
+registered buffers EOPNOTSUPP
 ";
 
 #[test]

@@ -14,7 +14,7 @@ fn linked_statically(world: &World) -> PathBuf {
     world.compile_with("plain", &["-O1", "-static"])
 }
 
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &device {
         skip(&format!("/dev/fuse cannot be opened ({error}): no private mount was tested"));

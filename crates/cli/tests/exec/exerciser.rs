@@ -1,5 +1,6 @@
 //! Random operations through the library, compared with a copy in memory.
 
+use crate::beyond::can_mount;
 use crate::world::{World, succeed};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +24,14 @@ fn random_operations_equal_a_copy_in_memory() {
 
 #[test]
 fn random_operations_with_every_call_intercepted_equal_a_copy_in_memory() {
-    exercise(&World::new(), "dispatch", "exerciser", 1, OPERATIONS / 5);
+    exercise(&World::new(), "dispatch", "exerciser", SEEDS, OPERATIONS);
+}
+
+#[test]
+fn random_operations_on_a_private_mount_equal_a_copy_in_memory() {
+    if can_mount() {
+        exercise(&World::new(), "mount", "exerciser", SEEDS, OPERATIONS / 5);
+    }
 }
 
 #[test]
@@ -38,7 +46,14 @@ fn random_operations_of_several_processes_that_map_one_file() {
 
 #[test]
 fn random_operations_of_several_processes_with_every_call_intercepted() {
-    exercise(&World::new(), "dispatch", "together", 1, TOGETHER);
+    exercise(&World::new(), "dispatch", "together", SEEDS, TOGETHER);
+}
+
+#[test]
+fn random_operations_of_several_processes_that_map_one_file_of_a_private_mount() {
+    if can_mount() {
+        exercise(&World::new(), "mount", "together", SEEDS, TOGETHER);
+    }
 }
 
 #[test]
@@ -46,7 +61,7 @@ fn random_operations_of_several_processes_that_map_one_file_of_a_mount() {
     let world = World::new();
     let Some(mount) = world.mounted() else { return };
     let program = world.compile("together");
-    each_seed(1, TOGETHER, |seed, operations| {
+    each_seed(SEEDS, TOGETHER, |seed, operations| {
         let mut command = Command::new(&program);
         command.arg(mount.path().join("exercise")).args([seed, operations]);
         succeed(command);

@@ -4,6 +4,7 @@ use crate::world::{World, has, skip, succeed};
 use forebay_model::Striping;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -12,9 +13,21 @@ const OTHER_UID: u32 = 65_534;
 #[test]
 fn processes_that_map_a_file_share_its_pages() {
     let world = World::new();
-    for round in ["one", "two"] {
-        world.table("mapped", round, |program| world.command(program), "/fb");
+    for how in ["library", "dispatch"] {
+        let command = |program: &Path| {
+            let mut command = world.command(program);
+            command.env("FOREBAY_INTERCEPT", how);
+            command
+        };
+        world.table("mapped", how, command, "/fb");
     }
+}
+
+#[test]
+fn processes_that_map_a_file_of_a_mount_share_its_pages() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    world.table("mapped", "mount", |program| Command::new(program), mount.path());
 }
 
 /// A Python interpreter that has a module; prints a note if there is none.
@@ -291,4 +304,63 @@ fn file_on_several_servers_is_mapped_for_reading_only() {
     assert_eq!(succeed(program), "ENODEV ENODEV\nb'first' b'xirst' b'later'\n");
     let log = std::fs::read_to_string(world.path("log")).expect("a log");
     assert_eq!(log.matches("it cannot be mapped for writing here").count(), 2, "{log}");
+}
+
+const BOTH_WAYS: &str = r#"
+import errno, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 8192)
+try: mapped = mmap.mmap(fd, 8192)
+except OSError as error: sys.exit(errno.errorcode[error.errno])
+mapped[:len(sys.argv[2])] = sys.argv[2].encode()
+print("stored", flush=True); sys.stdin.readline()
+mapped.close()
+assert os.pread(fd, len(sys.argv[2]), 0) == sys.argv[2].encode()
+"#;
+
+/// A process that has stored into a mapping and keeps it until its standard input ends.
+fn storing(mut command: Command) -> std::process::Child {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("it speaks");
+    assert_eq!(line, "stored\n");
+    child
+}
+
+/// The kernel's pages of a mount cannot be those of the library: a second way of storing is refused, and loses nothing.
+#[test]
+fn library_and_mount_do_not_both_map_a_file_for_writing() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    if !has("python3") {
+        return;
+    }
+    let way = |mut command: Command, path: &Path, word: &str| {
+        command.args(["-c", BOTH_WAYS]).arg(path).arg(word);
+        command
+    };
+    let library = |word| way(world.command("python3"), Path::new("/fb/both"), word);
+    let through = |word| way(Command::new("python3"), &mount.path().join("both"), word);
+    let ended = |mut child: std::process::Child| {
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
+        // The kernel closes files of the mount in the background.
+        while world.client().status().expect("the server answers").opens > 0 {
+            std::thread::yield_now();
+        }
+    };
+    let content = || std::fs::read(mount.path().join("both")).expect("it is there")[..9].to_vec();
+
+    let first = storing(library("library 1"));
+    let output = through("mount 1").output().expect("python runs");
+    assert_eq!(output.status.signal(), Some(7), "SIGBUS: {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(content(), b"library 1");
+    ended(first);
+    let second = storing(through("mount two"));
+    let output = library("library 2").output().expect("python runs");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).trim()), (Some(1), "ENODEV"));
+    ended(second);
+    assert_eq!(content(), b"mount two");
+    ended(storing(library("library 3")));
+    assert_eq!(content(), b"library 3");
 }

@@ -1,8 +1,13 @@
 //! Open files that are shared, inherited, passed on, and left open.
 
-use crate::world::{World, has, succeed};
+use crate::world::{World, has, skip, succeed};
+use std::collections::BTreeSet;
 use std::io::Read;
-use std::process::Stdio;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const OTHER: u32 = 65_534;
 
 #[test]
 fn redirections_and_chains_of_programs() {
@@ -76,7 +81,7 @@ int unlinkat(int dir, const char *path, int flags) {
 fn other_preloaded_libraries_work_too() {
     let world = World::new();
     std::fs::write(world.path("beside.c"), BESIDE).expect("a file");
-    let mut compiler = std::process::Command::new("cc");
+    let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(world.path("beside.so")).arg(world.path("beside.c"));
     succeed(compiler);
     let mut program = world.command("sh");
@@ -166,4 +171,97 @@ fn named_pipe_connects_programs_that_name_the_service_differently() {
     reader.args(["60", "cat", "/fb/pipe"]);
     assert_eq!(succeed(reader), "through\n");
     assert!(writer.wait().expect("it ends").success());
+}
+
+const PIPES: &str = r#"
+import errno, os, sys
+dir, what = sys.argv[1:3]
+MODES = [0o666, 0o644, 0o622, 0o600, 0o606, 0o060, 0]
+def tried(path, flags):
+    try: os.close(os.open(path, flags | os.O_NONBLOCK)); return "done"
+    except OSError as error: return errno.errorcode[error.errno]
+if what == "make":
+    os.makedirs(dir + "/closed")
+    for place in [dir, dir + "/closed"]:
+        for mode in MODES:
+            for owner in [0, 65534]:
+                path = f"{place}/{mode:o}-{owner}"
+                os.mkfifo(path); os.chown(path, owner, 0); os.chmod(path, mode)
+    os.chmod(dir + "/closed", 0o700)
+elif what == "open":
+    for place in [dir, dir + "/closed"]:
+        for mode in MODES:
+            for owner in [0, 65534]:
+                path = f"{place}/{mode:o}-{owner}"
+                print(f"{mode:o}", owner, *[tried(path, flags) for flags in [os.O_RDONLY, os.O_WRONLY, os.O_RDWR]])
+elif what == "swap":
+    os.chmod(dir + "/666-0", 0o600); os.chmod(dir + "/600-0", 0o666); os.chown(dir + "/600-65534", 0, 0)
+elif what == "read":
+    print(open(dir + "/622-0").read())
+elif what == "write":
+    with open(dir + "/622-0", "w") as pipe: pipe.write("through")
+"#;
+
+/// Named pipes connect users of one machine, with the rights that they have on tmpfs.
+#[test]
+fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
+    if !rustix::process::geteuid().is_root() || !has("setpriv") || !has("python3") {
+        return skip("another user's pipes: they need root, setpriv and python3");
+    }
+    let world = World::new();
+    let open = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
+    open(&world.path(""));
+    let home = world.path("home");
+    std::fs::create_dir(&home).expect("a directory");
+    chown(&home, Some(OTHER), Some(OTHER)).expect("root may");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), world.path("forebay")).expect("a copy");
+    open(&world.path("forebay"));
+    std::fs::write(world.path("script.py"), PIPES).expect("a file");
+    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { world.path("") };
+    let local = tempfile::Builder::new().prefix("fb-pipes-").tempdir_in(base).expect("a directory");
+    open(local.path());
+    let command = |as_other: bool, inside: bool, what: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "--signal=KILL", "120"]);
+        if as_other {
+            let user = OTHER.to_string();
+            command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);
+        }
+        if inside {
+            command.arg(world.path("forebay")).args(["exec", "--"]);
+        }
+        // Another user may have no access to an interpreter of root's.
+        let system = Path::new("/usr/bin/python3");
+        command.arg(if system.exists() { system } else { Path::new("python3") }).arg(world.path("script.py"));
+        command.arg(if inside { Path::new("/fb/pipes") } else { local.path() }).arg(what);
+        let own = if as_other { home.clone() } else { world.path("") };
+        command.current_dir(&own).env("HOME", &own).env("XDG_CACHE_HOME", &own).env("XDG_RUNTIME_DIR", &own);
+        command.env("FOREBAY_SERVICE", world.service());
+        command
+    };
+    let all = |inside: bool| {
+        let mut found = String::new();
+        for (as_other, what) in
+            [(false, "make"), (true, "open"), (false, "open"), (false, "swap"), (true, "open")]
+        {
+            found += &succeed(command(as_other, inside, what));
+        }
+        let reader = command(false, inside, "read").stdout(Stdio::piped()).spawn().expect("it starts");
+        succeed(command(true, inside, "write"));
+        let read = reader.wait_with_output().expect("it ends");
+        found + &String::from_utf8_lossy(&read.stdout)
+    };
+    let expected = all(false);
+    assert!(expected.contains("EACCES") && expected.ends_with("through\n"), "{expected}");
+    assert_eq!(all(true), expected);
+    // Nothing is left of removed pipes.
+    let twins = || {
+        let entries = std::fs::read_dir("/run/forebay-pipes").expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name()).collect::<BTreeSet<_>>()
+    };
+    let before = twins();
+    let mut remove = world.command("rm");
+    remove.args(["-r", "/fb/pipes"]);
+    succeed(remove);
+    assert!(before.difference(&twins()).count() >= 28, "other tests may remove theirs");
 }

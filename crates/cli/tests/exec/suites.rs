@@ -62,12 +62,63 @@ enum Needs {
     Rings,
 }
 
-/// Programs that leave files in `$D`, which is a new directory.
-const RUNS: [(Needs, &str); 8] = [
+/// Three processes write one database at a time. Its pages come in any order, so its rows are compared.
+const WAL: &str = r#"cat > $S/wal.py <<'E'
+import os, sqlite3, subprocess, sys
+def opened(): return sqlite3.connect(os.environ['D'] + '/db', timeout=60, isolation_level=None)
+base = opened()
+if len(sys.argv) > 1:
+    for i in range(40): base.execute('insert into t values (?, ?)', (int(sys.argv[1]), i))
+    sys.exit()
+assert base.execute('pragma journal_mode=wal').fetchone() == ('wal',)
+base.execute('create table t (who, what, unique (who, what))')
+writers = [subprocess.Popen([sys.executable, sys.argv[0], str(who)]) for who in range(3)]
+assert [writer.wait() for writer in writers] == [0, 0, 0]
+E
+$PY $S/wal.py"#;
+const ROWS_OF_WAL: &str = r#"$PY -c "import sqlite3; base = sqlite3.connect('db')
+print(*base.execute('pragma integrity_check'), *base.execute('select * from t order by 1, 2'), sep='\n', file=open('rows', 'w'))
+base.close()"; test $(wc -l < rows) = 121; rm db*"#;
+
+const LMDB_OF_THREE: &str = r#"cat > $S/kv.py <<'E'
+import lmdb, os, subprocess, sys
+def opened(): return lmdb.open(os.environ['D'] + '/kv', map_size=16 << 20, writemap=True)
+if len(sys.argv) > 1:
+    base = opened()
+    for i in range(40):
+        with base.begin(write=True) as change:
+            change.put(b'%s %d' % (sys.argv[1].encode(), i), b'v' * (i * 50))
+            change.put(b'count', b'%d' % (int(change.get(b'count', b'0')) + 1))
+    sys.exit()
+opened().close()
+writers = [subprocess.Popen([sys.executable, sys.argv[0], str(who)]) for who in range(3)]
+assert [writer.wait() for writer in writers] == [0, 0, 0]
+E
+$PY $S/kv.py"#;
+const ROWS_OF_LMDB: &str = r#"$PY -c "import lmdb; base = lmdb.open('kv', map_size=16 << 20, readonly=True, lock=False)
+with base.begin() as look: print(look.get(b'count'), *look.cursor(), sep='\n', file=open('rows', 'w'))"
+test $(wc -l < rows) = 122; rm -r kv"#;
+
+const JOBLIB_OF_THREE: &str = r#"cat > $S/work.py <<'E'
+import joblib, numpy, os
+array = numpy.memmap(os.environ['D'] + '/array', dtype='f8', mode='w+', shape=(64, 1000))
+def work(array, i): array[i] = numpy.arange(1000) * i; return float(array[i].sum())
+sums = joblib.Parallel(n_jobs=3)(joblib.delayed(work)(array, i) for i in range(64))
+assert sums == [float(array[i].sum()) for i in range(64)], 'the parent sees what the workers stored'
+array.flush()
+E
+$PY $S/work.py"#;
+
+/// Programs that leave files in `$D`, which is a new directory, and what is done to these files before they are compared.
+const RUNS: [(Needs, &str, &str); 11] = [
+    (Needs::Module("sqlite3"), WAL, ROWS_OF_WAL),
+    (Needs::Module("lmdb"), LMDB_OF_THREE, ROWS_OF_LMDB),
+    (Needs::Module("joblib"), JOBLIB_OF_THREE, ""),
     (
         Needs::Tool("sqlite3"),
         "sqlite3 $D/db 'pragma journal_mode=wal; create table t(a, b); insert into t select value, value * 2 from generate_series(1, 3000);'
          sqlite3 $D/db 'delete from t where a % 3 = 0; update t set b = a; vacuum;'; sqlite3 $D/db 'select sum(b) from t' > $D/sum",
+        "",
     ),
     (
         Needs::Module("lmdb"),
@@ -75,6 +126,7 @@ const RUNS: [(Needs, &str); 8] = [
 for r in range(20):
     with e.begin(write=True) as t: [t.put(b'%d' % i, b'v' * (i % 500)) for i in range(r * 50, r * 50 + 50)]
 e.copy(d, compact=True); e.close()\"; rm -r $D/kv; test -s $D/data.mdb",
+        "",
     ),
     (
         Needs::Module("joblib"),
@@ -82,28 +134,33 @@ e.copy(d, compact=True); e.close()\"; rm -r $D/kv; test -s $D/data.mdb",
 b = joblib.load(d + '/a', mmap_mode='r')
 s = joblib.Parallel(n_jobs=2)(joblib.delayed(numpy.sum)(b[i:i + 30000]) for i in range(0, 300000, 30000))
 open(d + '/sum', 'w').write(str(sum(s)))\"",
+        "",
     ),
     (
         Needs::Module("safetensors.numpy"),
         "$PY -c \"import numpy, os; from safetensors.numpy import load_file, save_file; p = os.environ['D'] + '/model'
 save_file({'a': numpy.arange(100000, dtype=numpy.float32), 'b': numpy.ones((3, 5))}, p)
 open(p + '.sum', 'w').write(str(load_file(p)['a'].sum()))\"",
+        "",
     ),
     (
         Needs::Module("lmdb, venv"),
         "$PY -m venv --without-pip $D/venv; cd $D/venv/lib/python3*/site-packages
          cp -r $($PY -c 'import lmdb, os; print(os.path.dirname(lmdb.__file__))') .; cd $D
          venv/bin/python -c 'import lmdb; from lmdb import cpython; print(cpython.__file__.split(\"venv\")[-1], lmdb.version())' > said; rm -r venv",
+        "",
     ),
     (
         Needs::Tool("fio"),
         "cd $S; fio --name=job --directory=$D --size=4m --rw=randwrite --bs=16k --iodepth=8 --numjobs=2 --ioengine=libaio --buffer_pattern=0x5eed --verify=pattern --verify_pattern=0x5eed --minimal > /dev/null",
+        "",
     ),
     (
         Needs::Rings,
         "cd $S; fio --name=job --directory=$D --size=4m --rw=randwrite --bs=16k --iodepth=8 --numjobs=2 --ioengine=io_uring --buffer_pattern=0x5eed --verify=pattern --verify_pattern=0x5eed --minimal > /dev/null",
+        "",
     ),
-    (Needs::Tool("rclone"), "mkdir -p $S/from/sub; seq 50000 > $S/from/sub/a; seq 9 > $S/from/b; rclone copy $S/from $D"),
+    (Needs::Tool("rclone"), "mkdir -p $S/from/sub; seq 50000 > $S/from/sub/a; seq 9 > $S/from/b; rclone copy $S/from $D", ""),
 ];
 
 fn python() -> PathBuf {
@@ -131,7 +188,9 @@ fn is_there(world: &World, needs: &Needs) -> bool {
 #[test]
 fn programs_of_a_run_leave_the_files_that_they_leave_on_a_local_disk() {
     let world = World::new();
-    for (number, (_, script)) in RUNS.iter().enumerate().filter(|(_, (needs, _))| is_there(&world, needs)) {
+    for (number, (_, script, after)) in
+        RUNS.iter().enumerate().filter(|(_, (needs, ..))| is_there(&world, needs))
+    {
         let (target, local) = (world.path(&format!("target{number}")), world.path(&format!("local{number}")));
         let shell = |mut command: Command, dir: &Path, scratch: &str| {
             let scratch = world.path(&format!("{scratch}{number}"));
@@ -154,6 +213,11 @@ fn programs_of_a_run_leave_the_files_that_they_leave_on_a_local_disk() {
         ]);
         run.arg(&target).arg("--");
         shell(run, Path::new("/fb/left"), "run");
+        for dir in [&local, &target.join("left")] {
+            let mut view = Command::new("bash");
+            view.args(["-c", &format!("set -e; {after}")]).env("PY", python()).current_dir(dir);
+            succeed(view);
+        }
         let mut compare = Command::new("diff");
         compare.arg("-r").arg(&local).arg(target.join("left"));
         assert_eq!(succeed(compare), "", "{script}");

@@ -40,7 +40,7 @@ pub(crate) fn client_config(store: &Path, patience: Duration) -> ClientConfig {
 
 fn command_for(role: &str, store: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("path of this program"));
-    command.args(["--exact", "helper::plays_its_role", "--nocapture"]);
+    command.args(["--exact", "helper::unknown_role_is_refused", "--nocapture"]);
     command.env(ROLE, role).env(STORE, store).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
@@ -72,15 +72,17 @@ fn on_signal(act: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// Does nothing unless another test has started this program in a role.
+/// Runs in the role that another test has started this program in. Otherwise starts itself in one that does not exist.
 #[test]
-fn plays_its_role() {
+fn unknown_role_is_refused() {
+    if std::env::var_os(ROLE).is_none() {
+        let refused = command_for("jester", Path::new("")).stderr(Stdio::null()).status().unwrap();
+        return assert!(!refused.success(), "{refused}");
+    }
     let var = |name| std::env::var(name).unwrap_or_default();
     let store = PathBuf::from(var(STORE));
-    if !var(ROLE).is_empty() {
-        // The process ends with its test.
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).unwrap();
-    }
+    // The process ends with its test.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).unwrap();
     match var(ROLE).as_str() {
         "server" => {
             let running = Server::start_cluster(&config(&store), var(SERVERS).parse().unwrap()).unwrap();
@@ -96,6 +98,6 @@ fn plays_its_role() {
             on_signal(move || drop(stopper.stop()));
             mounted.serve().unwrap();
         }
-        _ => {}
+        role => panic!("there is no role \"{role}\""),
     }
 }

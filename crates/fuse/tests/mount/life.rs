@@ -5,6 +5,7 @@ use forebay_model::ErrorKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -115,6 +116,10 @@ fn calls_of_many_threads_time_out_together_when_the_server_is_silent() {
         }
     });
     let took = begin.elapsed();
+    // What a user sees.
+    let cat = Command::new("cat").arg(at.join("file")).env("LC_ALL", "C").output().unwrap();
+    let said = String::from_utf8_lossy(&cat.stderr).into_owned();
+    assert_eq!((cat.status.code(), said.ends_with(": Connection timed out\n")), (Some(1), true), "{said}");
     world.signal_server(Signal::CONT);
     // A busy machine may add a few timeouts, but not half of what queued calls would wait.
     assert!(took < patience * QUEUED / 2, "{CALLERS} calls with a timeout of {patience:?} took {took:?}");

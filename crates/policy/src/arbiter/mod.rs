@@ -24,6 +24,7 @@ pub use slots::{Slots, slots};
 pub use state::{Arbiter, Grant, Member, Rules, Until};
 
 use crate::drain::TargetId;
+use crate::share::Rng;
 use forebay_model::ServerId;
 
 /// The server that arbitrates a target. All processes that know the same servers compute the same one, and as
@@ -36,12 +37,9 @@ pub fn home(target: TargetId, servers: &[ServerId]) -> Option<ServerId> {
         .max_by_key(|server| (mix(u64::from(target.0) << 16 | u64::from(server.0)), server.0))
 }
 
-/// SplitMix64's finalizer: every input bit affects every output bit.
+/// A number of which every bit depends on every bit of this one.
 fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    Rng::new(number).bits()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::topology::{Chain, Gate, Topology};
 use super::weigh::Weights;
-use crate::share::Tick;
+use crate::share::{Rng, Tick};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -249,11 +249,5 @@ impl Ledger {
 
 /// Tie-breaker for this job: pseudo-random, and the same in every process that knows the job.
 fn rank(job: u64, thing: u64) -> u64 {
-    let mut z = job.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ thing.wrapping_add(0x2545_f491_4f6c_dd1d);
-    for _ in 0..2 {
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-    }
-    z
+    Rng::new(Rng::new(job).bits() ^ thing).bits()
 }

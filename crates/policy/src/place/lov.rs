@@ -3,6 +3,7 @@
 //! All numbers are in native byte order. Fields that this module does not interpret are kept, so that a
 //! parsed layout encodes to the same bytes.
 
+use forebay_model::list;
 use std::fmt;
 
 /// The name of the attribute.
@@ -193,9 +194,9 @@ impl Lov {
             (Lov::Plain(asked), Lov::Plain(found)) => asked.unlike(found),
             (Lov::Composite(asked), Lov::Composite(found)) => {
                 let extents =
-                    |of: &Composite| of.entries.iter().map(|e| (e.start, e.end)).collect::<Vec<_>>();
+                    |of: &Composite| list(of.entries.iter().map(|e| format!("{}–{}", e.start, e.end)));
                 if extents(asked) != extents(found) {
-                    return Some(format!("components {:?} instead of {:?}", extents(found), extents(asked)));
+                    return Some(format!("components {} instead of {}", extents(found), extents(asked)));
                 }
                 asked.entries.iter().zip(&found.entries).find_map(|(asked, found)| {
                     // A component that was never written has no objects.
@@ -266,7 +267,7 @@ impl Plain {
         let targets = |of: &Plain| of.objects.iter().map(|object| object.target).collect::<Vec<u32>>();
         self.unlike_shape(found).or_else(|| {
             let (asked, found) = (targets(self), targets(found));
-            (asked != found).then(|| format!("targets {found:?} instead of {asked:?}"))
+            (asked != found).then(|| format!("targets {} instead of {}", list(&found), list(&asked)))
         })
     }
 
@@ -495,7 +496,7 @@ mod tests {
         );
         taken.objects[1].target = 9;
         let why = asked.unlike(&Lov::Plain(taken)).expect("another target");
-        assert_eq!(why, "targets [3, 9] instead of [3, 8]");
+        assert_eq!(why, "targets 3, 9 instead of 3, 8");
         let why = asked.unlike(&Lov::specific(&[3], 1 << 20)).expect("another shape");
         assert_eq!(why, "1 × 1048576 bytes instead of 2 × 65536");
         let growing = Lov::growing(&[(Some(1 << 20), vec![4], 65_536), (None, vec![6, 5], 65_536)]);

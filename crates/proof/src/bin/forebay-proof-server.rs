@@ -7,11 +7,12 @@ use forebay_backend::{Dir, Fault, Faulty};
 use forebay_proof::{ClusterConfig, Drains, Plan};
 use forebay_server::{Mode, Server};
 use forebay_testkit::Seeded;
+use parking_lot::Mutex;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -93,7 +94,7 @@ fn failing(backend: Dir, route: Mode, serves: Arc<AtomicBool>, calm: PathBuf) ->
     let spared = move |call: &str| route != Mode::Buffer && call == "sync";
     let rng = Mutex::new(Seeded::new().rng(0));
     Faulty::new(backend, move |call| {
-        let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = rng.lock();
         let among = |calls: &[&str]| calls.contains(&call) && !spared(call);
         let fails = (among(&DRAIN.0) && rng.one_in(DRAIN.1)) || (among(&ALL.0) && rng.one_in(ALL.1));
         let fault = if rng.one_in(2) { Fault::Before } else { Fault::After };

@@ -10,6 +10,7 @@ use super::record::{BackingSpot, Record};
 use forebay_backend::{Backend, Target};
 use forebay_model::{Error, ErrorKind, FileId, Result, Stamp};
 use forebay_store::{Batch, KeySpace};
+use forebay_wire::variant_name;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -239,6 +240,9 @@ fn was_done_after_all(backend: &dyn Backend, step: &Step) -> bool {
             Err(_) => std::thread::sleep(PAUSE * attempt),
         }
     }
-    tracing::error!(?step, "the back end does not answer whether a step was done; the next lookup decides");
+    tracing::error!(
+        step = variant_name(step),
+        "the back end does not answer whether a step was done; the next lookup decides"
+    );
     false
 }

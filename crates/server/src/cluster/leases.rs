@@ -10,7 +10,7 @@ use super::Peers;
 use crate::lifecycle::{Lifecycle, stopped};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use forebay_store::{NameReply, NameRequest, Store};
-use forebay_wire::{PeerReply, PeerRequest};
+use forebay_wire::{PeerReply, PeerRequest, variant_name};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -134,7 +134,8 @@ impl DirLeases {
                 Ok(PeerReply::Names { told }) if matches!(NameReply::decode(&told), Ok(NameReply::Done)) => {
                     return;
                 }
-                answer => tracing::debug!(%server, %dir, ?answer, "cannot recall a copy of a directory"),
+                Ok(_) => tracing::debug!(%server, %dir, "a server does not drop its copy of a directory"),
+                Err(error) => tracing::debug!(%server, %dir, %error, "cannot recall a copy of a directory"),
             }
             if unanswered.is_none() {
                 unanswered = Some(UnansweredRecall::count(&self.table, server));
@@ -167,7 +168,9 @@ pub(crate) async fn beat(leases: Arc<DirLeases>, server: ServerId) {
                 }
                 leases.table.extend(server, life, sent);
             }
-            Ok(other) => tracing::warn!(%server, ?other, "unexpected answer to a heartbeat"),
+            Ok(other) => {
+                tracing::warn!(%server, answer = variant_name(&other), "unexpected answer to a heartbeat");
+            }
             Err(error) if error.kind() == ErrorKind::Unreachable => {
                 if let Ok(client) = leases.peers.clients.to(server) {
                     client.disconnect();

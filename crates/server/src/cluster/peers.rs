@@ -13,10 +13,13 @@ use crate::keys::Keys;
 use crate::lifecycle::{Lifecycle, stopped};
 use crate::members::Membership;
 use crate::session::Sessions;
-use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
+use forebay_model::{Error, ErrorKind, Members, Result, ServerId, shown_time};
 use forebay_store::Store;
-use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
+use forebay_wire::{
+    Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
+};
 use parking_lot::{Mutex, MutexGuard};
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -165,7 +168,7 @@ impl PeerClient {
         match &self.lock().trouble {
             Some(trouble) => trouble.error.clone().within(self.name()),
             None => {
-                let text = format!("{} did not answer within {patience:?}", self.name());
+                let text = format!("{} did not answer within {}", self.name(), shown_time(patience));
                 Error::new(ErrorKind::Unreachable, text)
             }
         }
@@ -276,7 +279,8 @@ async fn run_connection(
         }
         Ok(Err(error)) => meeting_failed(links, client, error),
         Err(_) => {
-            let error = Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}"));
+            let error =
+                Error::new(ErrorKind::Unreachable, format!("no handshake within {}", shown_time(patience)));
             meeting_failed(links, client, error)
         }
     }
@@ -381,9 +385,9 @@ async fn exchange(
     }
 }
 
-pub(crate) fn nonsense(reply: &dyn std::fmt::Debug) -> Error {
+pub(crate) fn nonsense(reply: &impl Serialize) -> Error {
     Error::new(
         ErrorKind::Protocol,
-        format!("another server answered something else than was asked: {reply:?}"),
+        format!("another server answered something else than was asked: {}", variant_name(reply)),
     )
 }

@@ -101,7 +101,7 @@ impl Tidy {
             if let Some(question) = self.store.names().question(&obstacle)
                 && let Err(error) = self.transactions.put(question).await
             {
-                tracing::debug!(?intent, %error, "cannot query the outcome of a transaction; it is queried later");
+                tracing::debug!(%error, "cannot query the outcome of a transaction; it is queried later");
             }
         }
         match self.store.names().unfinished() {

@@ -8,7 +8,7 @@ use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
 use forebay_store::{
     Carried, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped, Store, Withdrawal,
 };
-use forebay_wire::{PeerReply, PeerRequest, Reply, Request};
+use forebay_wire::{PeerReply, PeerRequest, Reply, Request, variant_name};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,7 +241,7 @@ impl Transactions {
                     }
                 }
                 Ok(reply) => {
-                    tracing::error!(%server, ?reply, "another server did not finish its part of a transaction");
+                    tracing::error!(%server, reply = variant_name(&reply), "another server did not finish its part of a transaction");
                 }
                 Err(error) => {
                     tracing::debug!(%server, %error, "cannot notify another server of the outcome of a transaction; it is notified later");

@@ -14,6 +14,7 @@ use crate::members::Membership;
 use crate::opens::Opens;
 use crate::orphans::OrphanGrace;
 use crate::per_user::{UserBounds, UserLimit};
+use crate::pipes::Pipes;
 use crate::policy_store::PolicyStore;
 use crate::privileges::Privileges;
 use crate::reaper::OrphanReaper;
@@ -47,6 +48,7 @@ pub(super) struct BaseParts {
     /// The secret that seals tokens.
     pub(super) seal: Key,
     pub(super) users: Arc<UserBounds>,
+    pub(super) pipes: Arc<Pipes>,
     pub(super) join_state: Arc<JoinState>,
     pub(super) lease_table: Arc<LeaseTable>,
     /// When the server started, by the store's clock.
@@ -79,6 +81,7 @@ impl BaseParts {
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
             users: Arc::new(UserBounds::new(&limits, owner)),
+            pipes: Arc::default(),
             join_state,
             lease_table,
             began: store.data().now(),

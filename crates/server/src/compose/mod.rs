@@ -21,6 +21,7 @@ use crate::log_limit::LogLimit;
 use crate::mapping::Mappings;
 use crate::members::Membership;
 use crate::opens::Opens;
+use crate::pipes::Pipes;
 use crate::session::Sessions;
 use crate::sweep::Sweep;
 use basis::{BaseParts, SessionParts, ShareParts};
@@ -28,6 +29,7 @@ use bytes::{ByteParts, PeerParts};
 use forebay_backend::Backend;
 use forebay_model::Result;
 use forebay_store::Store;
+use forebay_wire::Key;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -54,6 +56,9 @@ pub(crate) struct Composition {
     pub(crate) drain: Option<Arc<DrainEngine>>,
     pub(crate) direct: Arc<DirectIo>,
     pub(crate) mappings: Arc<Mappings>,
+    pub(crate) pipes: Arc<Pipes>,
+    /// The secret that seals tokens and names twins of pipes.
+    pub(crate) seal: Key,
     pub(crate) sweep: Sweep,
     pub(crate) connections: Arc<Connections>,
 }
@@ -112,6 +117,8 @@ pub(crate) fn compose(
         drain: bytes.drain,
         direct: bytes.direct,
         mappings,
+        pipes: basis.pipes,
+        seal: basis.seal,
         sweep,
         connections,
     })

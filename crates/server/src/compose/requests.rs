@@ -55,6 +55,7 @@ impl LowerParts {
             layer: bytes.layer.clone(),
             opens: opened.opens.clone(),
             grace: opened.grace.clone(),
+            pipes: basis.pipes.clone(),
         })
     }
 
@@ -68,6 +69,7 @@ impl LowerParts {
             opens: opened.opens.clone(),
             writers: bytes.writers.clone(),
             drain: bytes.drain.clone(),
+            pipes: basis.pipes.clone(),
             life: basis.life.clone(),
         });
         Arc::new(OpenRequests {

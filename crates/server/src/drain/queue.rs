@@ -9,6 +9,8 @@ use forebay_model::{Bytes, Error, FileId, JobId, ServerId, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
 use forebay_store::Dirty;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
@@ -93,7 +95,7 @@ pub(super) struct DrainQueue {
     priorities: HashMap<JobId, u32>,
     /// Bytes that wait to be written directly, by target.
     direct_bytes: BTreeMap<TargetId, u64>,
-    rng: u64,
+    rng: SplitMix64,
 }
 
 impl DrainQueue {
@@ -123,7 +125,7 @@ impl DrainQueue {
             fill: 0,
             priorities: HashMap::new(),
             direct_bytes: BTreeMap::new(),
-            rng: 0x9e37_79b9_7f4a_7c15,
+            rng: SplitMix64::seed_from_u64(0),
         }
     }
 
@@ -332,9 +334,8 @@ impl DrainQueue {
             if self.writing.values().sum::<u32>() >= self.max_writers || self.leaves_last_slot(now.1) {
                 return None;
             }
-            self.rng =
-                self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(self.rng >> 33))?;
+            let random = self.rng.next_u64();
+            let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(random >> 33))?;
             return Some(self.begin(ALL, id, batch));
         }
         loop {

@@ -9,6 +9,7 @@ use crate::drain::DrainEngine;
 use crate::file_homes::{FileHomes, is_striped};
 use crate::lifecycle::Lifecycle;
 use crate::opens::{Hold, Opens, SET_ID};
+use crate::pipes::{PIPE, Pipes};
 use crate::writers::Writers;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
@@ -29,6 +30,7 @@ pub(crate) struct AttrRequests {
     pub(crate) opens: Arc<Opens>,
     pub(crate) writers: Arc<Writers>,
     pub(crate) drain: Option<Arc<DrainEngine>>,
+    pub(crate) pipes: Arc<Pipes>,
     pub(crate) life: Arc<Lifecycle>,
 }
 
@@ -66,6 +68,9 @@ impl AttrRequests {
             self.opens.has_set_id(file);
             // Clients that write through rings must send a request first, which clears the set-id bits.
             self.store.data().recall_file(file);
+        }
+        if inode.kind() == PIPE {
+            self.pipes.follow(&self.access.seal, file, || self.store.names().inode(file));
         }
         let after = self.access.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))

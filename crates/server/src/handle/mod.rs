@@ -85,6 +85,7 @@ pub(crate) fn class(request: &Request, has_backing: bool) -> Class {
         | Request::Slab { .. }
         | Request::Map { .. }
         | Request::MapFile { .. }
+        | Request::KeepPages { .. }
         | Request::Queue => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         Request::ReadDir { .. } => Class::Listing,
@@ -163,6 +164,7 @@ impl Requests {
             Request::Link { file, dir, ref name } => self.names.link(caller, file, dir, name),
             Request::Symlink { dir, ref name, ref target } => self.names.symlink(caller, dir, name, target),
             Request::ReadLink { file } => self.names.read_link(caller, file),
+            Request::LocalPipe { file } => self.names.local_pipe(caller, file),
             Request::ReadDir { dir, cookie, limit, plus } => {
                 self.names.read_dir(caller, dir, cookie, limit, plus)
             }
@@ -198,6 +200,7 @@ impl Requests {
             | Request::Slab { .. }
             | Request::Map { .. }
             | Request::MapFile { .. }
+            | Request::KeepPages { .. }
             | Request::Queue
             | Request::Keys(_)
             | Request::Abandon { .. }

@@ -9,11 +9,13 @@ use crate::file_homes::FileHomes;
 use crate::members::{Membership, check_maker};
 use crate::opens::Opens;
 use crate::orphans::OrphanGrace;
+use crate::pipes::{PIPE, Pipes};
 use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Special, Time, may,
 };
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Store, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 /// Serves requests about names.
@@ -26,6 +28,7 @@ pub(crate) struct NameRequests {
     pub(crate) layer: Arc<BackingLayer>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) pipes: Arc<Pipes>,
 }
 
 impl NameRequests {
@@ -190,6 +193,17 @@ impl NameRequests {
         self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
+    pub(super) fn local_pipe(&self, caller: &Caller, file: FileId) -> Outcome {
+        self.access.reach(caller, file)?;
+        let inode = self.store.names().inode(file).map_err(super::vanished)?;
+        let attr = self.access.attr(caller, file, &inode)?;
+        if !may(&caller.who, &attr, Access::READ) && !may(&caller.who, &attr, Access::WRITE) {
+            return Err(Error::from(ErrorKind::AccessDenied).into());
+        }
+        let twin = self.pipes.twin(&self.access.seal, file, || self.store.names().inode(file));
+        Ok(Reply::Target(twin?.into_os_string().into_vec()))
+    }
+
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Outcome {
         self.access.reach(caller, dir)?;
         let unlinked = self.layer.unlink_both(&caller.who, Spot { dir, name }, false);
@@ -234,6 +248,9 @@ impl NameRequests {
     fn unlinked(&self, unlinked: &Unlinked) {
         match unlinked.fate {
             Fate::Orphaned => self.grace.orphaned(&self.opens, unlinked.file),
+            Fate::Gone if unlinked.inode.kind() == PIPE => {
+                self.pipes.remove(&self.access.seal, unlinked.file)
+            }
             Fate::Named | Fate::Gone => {}
         }
     }

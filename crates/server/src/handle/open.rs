@@ -98,8 +98,10 @@ impl OpenRequests {
                 Err(stop) => return Err(stop),
             }
         }
-        let text =
-            format!("{name:?} in directory {dir} was created and removed {TRIES} times meanwhile: try again");
+        let text = format!(
+            "{} in directory {dir} was created and removed {TRIES} times meanwhile: try again",
+            name.quoted()
+        );
         Err(Error::new(ErrorKind::Busy, text).into())
     }
 

@@ -1,10 +1,10 @@
 //! Mapped files, as clients of the wire see them.
 
-use crate::raw::{World, pattern};
+use crate::raw::{Raw, World, pattern, refused};
 use crate::union::open;
 use forebay_backend::{Faulty, Memory};
-use forebay_model::{Access, Gid, Uid};
-use forebay_wire::{FileMap, Reply, Request};
+use forebay_model::{Access, ErrorKind, FileId, Gid, Uid};
+use forebay_wire::{Answer, Channel, FileMap, Reply, Request, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,4 +27,30 @@ fn file_of_a_slow_back_end_can_be_mapped() {
         let mapped = raw.call(Request::MapFile { token, offset: 0, len: LEN as u64, write });
         assert!(matches!(mapped, Ok(Reply::FileMap(FileMap::Shared { .. }))), "{mapped:?}");
     }
+}
+
+fn map(raw: &mut Raw, token: Token, write: bool) -> Answer {
+    raw.call(Request::MapFile { token, offset: 0, len: 4096, write })
+}
+
+/// The kernel of a mount writes whole pages back, so its pages and the shared memory of a file exclude each other.
+#[test]
+fn pages_kept_by_a_mount_and_shared_memory_exclude_each_other() {
+    let world = World::new();
+    let mut owner = world.control();
+    let created = owner.create(FileId::ROOT, "f", 0o644);
+    let mut mount = Raw::unix(&world.socket(), Channel::Control, 77).expect("connected");
+    let kept = open(&mut mount, "f", Access::BOTH).unwrap();
+    for _ in 0..2 {
+        assert_eq!(mount.call(Request::KeepPages { token: kept }), Ok(Reply::Done));
+    }
+    refused(map(&mut owner, created, true), ErrorKind::Unsupported);
+    assert!(matches!(map(&mut owner, created, false), Ok(Reply::FileMap(_))), "a reader stores nothing");
+    let reader = open(&mut mount, "f", Access::READ).unwrap();
+    refused(mount.call(Request::KeepPages { token: reader }), ErrorKind::BadHandle);
+    assert_eq!(mount.call(Request::Close { token: kept }), Ok(Reply::Done));
+    // The descriptor that waits to be fetched counts as one that a process has.
+    assert!(matches!(map(&mut owner, created, true), Ok(Reply::FileMap(FileMap::Shared { .. }))));
+    let again = open(&mut mount, "f", Access::BOTH).unwrap();
+    refused(mount.call(Request::KeepPages { token: again }), ErrorKind::Unsupported);
 }

@@ -2,11 +2,10 @@
 
 use crate::raw::{ALICE, BOB, Raw, World, name, person, refused};
 use forebay_model::{Access, Change, ErrorKind, FileId, Identity};
+use forebay_testkit::{as_user, is_root, skip};
 use forebay_wire::{At, Call, Channel, FrameKind, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 const ROOT: FileId = FileId::ROOT;
@@ -324,16 +323,12 @@ fn only_root_and_the_owner_stop_the_server() {
     world.wait();
 }
 
-/// Whether this test can act as other users; prints a note if not.
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        #[expect(clippy::print_stderr, reason = "the output shows what was skipped")]
-        {
-            eprintln!("not root: skipped the part that needs other users");
-        }
+/// Whether this test can act as other users.
+fn can_act(test: &str) -> bool {
+    if !is_root() {
+        skip(test, "only root can act as other users");
     }
-    root
+    is_root()
 }
 
 /// Requests of an unprivileged user who sends other identities.
@@ -351,7 +346,7 @@ fn send_false_identities(raw: &mut Raw, own: u32) {
 
 #[test]
 fn false_identity_over_tcp_is_refused() {
-    if !is_root() {
+    if !can_act("false_identity_over_tcp_is_refused") {
         return;
     }
     let mut world = World::new();
@@ -364,11 +359,9 @@ fn false_identity_over_tcp_is_refused() {
     assert_eq!(token.uid.0, ALICE);
 }
 
-/// Runs in a process of another user, started by a test below.
-#[test]
-fn another_user() {
-    let Ok(socket) = std::env::var("FOREBAY_TEST_SOCKET") else { return };
-    let mut raw = Raw::unix(Path::new(&socket), Channel::Control, 1).expect("connected");
+/// What Bob can and cannot do.
+fn another_user(socket: &Path) {
+    let mut raw = Raw::unix(socket, Channel::Control, 1).expect("connected");
     send_false_identities(&mut raw, BOB);
     refused(raw.walk("secret"), ErrorKind::NotFound);
     let attr = raw.walk("hers").unwrap();
@@ -379,42 +372,28 @@ fn another_user() {
     assert_eq!(raw.create(ROOT, "his", 0o600).uid.0, BOB);
 }
 
-/// Runs a test of this program as Bob, with the socket in the environment.
-fn as_bob(world: &World, test: &str) {
+/// Lets other users reach the socket.
+fn open_directory(world: &World) {
     let dir = world.config.store.parent().unwrap();
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // The other user may be unable to read the build directory.
-    let program = dir.join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let child = Command::new(&program)
-        .args(["--exact", test])
-        .env("FOREBAY_TEST_SOCKET", world.socket())
-        .uid(BOB)
-        .gid(BOB)
-        .current_dir("/")
-        .output()
-        .unwrap();
-    let output = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }
 
 #[test]
 fn unix_socket_uses_kernel_credentials() {
-    if !is_root() {
+    if !can_act("unix_socket_uses_kernel_credentials") {
         return;
     }
     let world = World::new();
+    open_directory(&world);
     world.control().acting(ALICE).create(ROOT, "hers", 0o600);
-    as_bob(&world, "people::another_user");
+    as_user(BOB, || another_user(&world.socket()));
     assert_eq!(world.control().walk("his").unwrap().uid.0, BOB);
 }
 
-/// Runs in a process of another user, started by the test below.
-#[test]
-fn refused_stranger() {
-    let Ok(socket) = std::env::var("FOREBAY_TEST_SOCKET") else { return };
+/// The server refuses Bob.
+fn refused_stranger(socket: &Path) {
     for channel in [Channel::Control, Channel::Data] {
-        let error = Raw::unix(Path::new(&socket), channel, 1).err().expect("refused");
+        let error = Raw::unix(socket, channel, 1).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::NotPermitted);
         assert!(error.to_string().contains(&format!("user {BOB} is refused")), "{error}");
     }
@@ -422,14 +401,15 @@ fn refused_stranger() {
 
 #[test]
 fn owner_only_service_refuses_other_users_by_credential() {
-    if !is_root() {
+    if !can_act("owner_only_service_refuses_other_users_by_credential") {
         return;
     }
     let world = World::with(|config| config.owner_only = true);
+    open_directory(&world);
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&world.socket()), 0o600);
     // The server refuses the user although the permissions of the socket let it connect.
     std::fs::set_permissions(world.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    as_bob(&world, "people::refused_stranger");
+    as_user(BOB, || refused_stranger(&world.socket()));
     assert!(world.control().call(Request::StatFs).is_ok(), "the owner is accepted");
 }

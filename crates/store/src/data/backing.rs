@@ -5,7 +5,7 @@
 
 use super::file::{File, SizeRecord};
 use super::index::{Extent, Index, Source};
-use super::{Data, MAX_FILE, lock};
+use super::{Data, MAX_FILE};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,7 @@ impl Data {
             return Err(ErrorKind::TooLarge.into());
         }
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(id, &mut state)?;
         state.alive()?;
         if !state.matches_backing() || state.mapped.is_some() {
@@ -162,7 +162,7 @@ impl Data {
         }
         let (now, beyond) = (self.clock.next(), Span::from(size));
         // Records in regions beyond the new end, from before the file was drained, must stay hidden.
-        let mut tombs = lock(&self.tombs);
+        let mut tombs = self.tombs.lock();
         let holders = self.holders(&mut state);
         let tomb = tombs.plan(id, now, beyond, holders, &mut with)?;
         let backing = Backing::first(size, now);
@@ -185,7 +185,7 @@ impl Data {
     /// Whether a file's content is exactly the data in the back end.
     pub fn matches_backing(&self, id: FileId) -> Result<bool> {
         let state = self.look_at(id)?;
-        let state = lock(&state);
+        let state = state.lock();
         Ok(state.matches_backing())
     }
 
@@ -200,7 +200,7 @@ impl Data {
         let state = self.files.get(id, || self.load(id))?;
         let (mut dead, mut released) = (false, 0);
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(id, &mut state)?;
             state.alive()?;
             let mut spans: Vec<Span> = Vec::new();

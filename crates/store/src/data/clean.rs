@@ -10,7 +10,7 @@ use super::publish::Write;
 use super::reclaim::Want;
 use super::region::Region;
 use super::space::{Lane, State};
-use super::{Data, Filled, Grant, lock};
+use super::{Data, Filled, Grant};
 use crc32c::crc32c;
 use forebay_model::{FileId, RegionId, Result, Span, Uid};
 use std::collections::BTreeMap;
@@ -31,13 +31,13 @@ impl Data {
     /// regions together hold a region's worth of dead space. The caller holds `reclaiming`.
     pub(super) fn clean(&self) -> Result<bool> {
         let Some((uid, victims)) = self.most_dead() else { return Ok(false) };
-        let before = lock(&self.space).count(State::Free);
+        let before = self.space.lock().count(State::Free);
         for victim in victims {
             if !self.empty_region(uid, victim.region)? {
                 break;
             }
             self.reclaim()?;
-            if lock(&self.space).count(State::Free) > before {
+            if self.space.lock().count(State::Free) > before {
                 return Ok(true);
             }
         }
@@ -47,7 +47,7 @@ impl Data {
     /// The user with the most dead space, and that user's regions, emptiest first. Seals them.
     fn most_dead(&self) -> Option<(Uid, Vec<Candidate>)> {
         let in_use: Vec<(Uid, RegionId)> = {
-            let space = lock(&self.space);
+            let space = self.space.lock();
             let in_use = space.with(State::Sealed).chain(space.with(State::Filling));
             in_use.map(|id| (space.uid(id).expect("a region in use belongs to a user"), id)).collect()
         };
@@ -65,7 +65,7 @@ impl Data {
             return None;
         }
         candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
-        lock(&self.space).seal_where(|lane, _| lane.uid() == uid);
+        self.space.lock().seal_where(|lane, _| lane.uid() == uid);
         Some((uid, candidates))
     }
 
@@ -73,7 +73,7 @@ impl Data {
     /// readers that are still active, or was taken by other threads meanwhile.
     pub(super) fn is_held_back(&self, owner: Uid) -> bool {
         let mine: Vec<(State, RegionId)> = {
-            let space = lock(&self.space);
+            let space = self.space.lock();
             let states = [State::Filling, State::Sealed, State::Draining, State::Resting];
             let all = states.into_iter().flat_map(|state| space.with(state).map(move |id| (state, id)));
             all.filter(|&(state, id)| state == State::Resting || space.uid(id) == Some(owner)).collect()
@@ -96,9 +96,9 @@ impl Data {
             return bytes;
         }
         // Journal slots are scarcer: counts how many are needed after neighbours are merged.
-        let files: Vec<FileId> = lock(&region.files).iter().copied().collect();
+        let files: Vec<FileId> = region.files.lock().iter().copied().collect();
         let runs = files.into_iter().filter_map(|file| self.files.resident(file)).map(|state| {
-            let state = lock(&state);
+            let state = state.lock();
             let first = next_run(&state.index, region.id, 0);
             std::iter::successors(first, |run| next_run(&state.index, region.id, run[run.len() - 1].span.end))
                 .count()
@@ -109,17 +109,17 @@ impl Data {
     /// Moves everything live out of a region; false if no region could take it, or it is damaged.
     fn empty_region(&self, uid: Uid, victim: RegionId) -> Result<bool> {
         {
-            let mut space = lock(&self.space);
+            let mut space = self.space.lock();
             if space.state(victim) != State::Sealed {
                 return Ok(true);
             }
             space.set(victim, State::Draining);
         }
         let region = self.region(victim);
-        let files: Vec<FileId> = lock(&region.files).iter().copied().collect();
+        let files: Vec<FileId> = region.files.lock().iter().copied().collect();
         let moved =
             files.into_iter().try_fold(true, |all, file| Ok(all && self.move_file(uid, &region, file)?));
-        lock(&self.space).set(victim, State::Sealed);
+        self.space.lock().set(victim, State::Sealed);
         moved
     }
 
@@ -131,7 +131,7 @@ impl Data {
             if !self.open_region(lane)? {
                 return Ok(false);
             }
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(file, &mut state)?;
             let Some(mut run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
             if self.rings.any_of(file) {

@@ -1,14 +1,14 @@
 //! A disk that can lose power, for tests.
 
 use super::disk::Disk;
-use super::lock;
 use forebay_model::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Called before every flush and every file creation takes effect: a moment to simulate a power cut.
 pub type AtFlush = Arc<dyn Fn(&CrashDisk) + Send + Sync>;
@@ -39,19 +39,19 @@ pub struct Faults {
 impl CrashDisk {
     /// Calls `at_flush` at every flush from now on.
     pub fn set_at_flush(&self, at_flush: Option<AtFlush>) {
-        *lock(&self.at_flush) = at_flush;
+        *self.at_flush.lock() = at_flush;
     }
 
     /// Injects faults from now on.
     pub fn set_faults(&self, faults: Faults) {
-        *lock(&self.faults) = faults;
+        *self.faults.lock() = faults;
     }
 
     /// A possible state of the disk after a power cut at this moment: for every block of `tear` bytes that was changed
     /// since its file was flushed, `keep` decides whether the new content survived.
     #[must_use]
     pub fn after_power_cut(&self, tear: usize, keep: &mut dyn FnMut() -> bool) -> CrashDisk {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         CrashDisk::holding(files.iter().map(|(name, entry)| {
             let live = content(&entry.live, entry.durable.len());
             let mut survived = entry.durable.clone();
@@ -65,7 +65,7 @@ impl CrashDisk {
     }
 
     fn pause(&self) {
-        let at_flush = lock(&self.at_flush).clone();
+        let at_flush = self.at_flush.lock().clone();
         if let Some(at_flush) = at_flush {
             at_flush(self);
         }
@@ -78,7 +78,7 @@ impl CrashDisk {
         for (name, bytes) in files {
             let file = memory_file(bytes.len() as u64);
             file.write_all_at(&bytes, 0).expect("memory can be written");
-            lock(&disk.files).insert(name, Entry { live: file, durable: bytes });
+            disk.files.lock().insert(name, Entry { live: file, durable: bytes });
         }
         disk
     }
@@ -86,19 +86,19 @@ impl CrashDisk {
     /// The content of a file.
     #[must_use]
     pub fn read(&self, name: &str) -> Vec<u8> {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let entry = files.get(name).expect("the file exists");
         content(&entry.live, entry.durable.len())
     }
 
     /// Loses a file.
     pub fn remove(&self, name: &str) {
-        lock(&self.files).remove(name);
+        self.files.lock().remove(name);
     }
 
     /// Corrupts one byte of a file.
     pub fn flip(&self, name: &str, position: u64) {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let live = &files.get(name).expect("the file exists").live;
         let mut byte = [0];
         live.read_exact_at(&mut byte, position).expect("inside the file");
@@ -107,14 +107,14 @@ impl CrashDisk {
 
     /// Truncates a file: a process that has it mapped gets the same fault as from a bad sector.
     pub fn cut(&self, name: &str, len: u64) {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         ftruncate(&files.get(name).expect("the file exists").live, len).expect("memory files can shrink");
     }
 
     /// The names of all files.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        lock(&self.files).keys().cloned().collect()
+        self.files.lock().keys().cloned().collect()
     }
 }
 
@@ -132,20 +132,20 @@ fn content(file: &File, len: usize) -> Vec<u8> {
 
 impl Disk for CrashDisk {
     fn create(&self, name: &str, len: u64) -> Result<File> {
-        if lock(&self.faults).full {
+        if self.faults.lock().full {
             return Err(Error::new(ErrorKind::NoSpace, format!("cannot allocate {name}: the disk is full")));
         }
         // The new file is complete before it replaces the old one: that, too, is a moment for a power cut.
         self.pause();
         let live = memory_file(len);
         let file = live.try_clone().expect("descriptors are plenty");
-        lock(&self.files).insert(name.to_owned(), Entry { live, durable: vec![0; len as usize] });
+        self.files.lock().insert(name.to_owned(), Entry { live, durable: vec![0; len as usize] });
         Ok(file)
     }
 
     fn vacate(&self, name: &str) -> Result<()> {
         self.pause();
-        if let Some(entry) = lock(&self.files).get_mut(name) {
+        if let Some(entry) = self.files.lock().get_mut(name) {
             ftruncate(&entry.live, 0).expect("memory files can shrink");
             entry.durable.clear();
         }
@@ -153,16 +153,16 @@ impl Disk for CrashDisk {
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         Ok(files.get(name).map(|entry| entry.live.try_clone().expect("descriptors are plenty")))
     }
 
     fn sync(&self, name: &str, _: &File) -> Result<()> {
         self.pause();
-        if lock(&self.faults).flush {
+        if self.faults.lock().flush {
             return Err(Error::new(ErrorKind::Io, format!("cannot flush {name}: input/output error")));
         }
-        if let Some(entry) = lock(&self.files).get_mut(name) {
+        if let Some(entry) = self.files.lock().get_mut(name) {
             entry.durable = content(&entry.live, entry.durable.len());
         }
         Ok(())

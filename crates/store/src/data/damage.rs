@@ -1,12 +1,12 @@
 //! Bytes with a wrong checksum, or that their device cannot read.
 
+use super::Data;
 use super::index::{Bytes, Extent, Source};
 use super::record::Slot;
 use super::region::Region;
-use super::{Data, lock};
 use forebay_model::{Error, ErrorKind, RegionId, Result};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Largest number of sentences that are kept.
@@ -28,7 +28,7 @@ impl Damage {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());
         }
-        if lock(&self.slots).contains(&(region.id, region.arena.generation(), slot)) {
+        if self.slots.lock().contains(&(region.id, region.arena.generation(), slot)) {
             let text = format!("the bytes of record {slot} in region {} fail their checksum", region.id);
             return Err(Error::new(ErrorKind::Io, text));
         }
@@ -37,7 +37,7 @@ impl Damage {
 
     /// Records that the bytes of a record are damaged. Their region is kept unchanged.
     pub(super) fn mark_damaged(&self, region: &Region, slot: u32, why: &str) {
-        if !lock(&self.slots).insert((region.id, region.arena.generation(), slot)) {
+        if !self.slots.lock().insert((region.id, region.arena.generation(), slot)) {
             return;
         }
         region.damaged.store(true, Ordering::Release);
@@ -48,14 +48,14 @@ impl Damage {
     /// Records that the device cannot read some bytes of a record. Their region is kept unchanged; the other bytes can
     /// be read.
     fn mark_unreadable(&self, region: &Region, slot: u32, why: &str) {
-        if lock(&self.unreadable).insert((region.id, region.arena.generation(), slot)) {
+        if self.unreadable.lock().insert((region.id, region.arena.generation(), slot)) {
             region.damaged.store(true, Ordering::Release);
             self.report(region, slot, &format!("{why}; reading the damaged bytes gives an I/O error"));
         }
     }
 
     fn report(&self, region: &Region, slot: u32, what: &str) {
-        let mut sentences = lock(&self.sentences);
+        let mut sentences = self.sentences.lock();
         if sentences.len() < MOST {
             sentences.push(format!("region {}, record {slot}: {what}", region.id));
         }
@@ -65,7 +65,7 @@ impl Damage {
     pub(super) fn mark_region_lost(&self, region: &Region, slots: impl Iterator<Item = u32>, why: &str) {
         let generation = region.arena.generation();
         let lost = {
-            let mut known = lock(&self.slots);
+            let mut known = self.slots.lock();
             let before = known.len();
             known.extend(slots.map(|slot| (region.id, generation, slot)));
             known.len() - before
@@ -73,11 +73,11 @@ impl Damage {
         region.damaged.store(true, Ordering::Release);
         self.any.store(true, Ordering::Release);
         let text = format!("region {}: {why}: the bytes of {lost} records are lost", region.id);
-        lock(&self.sentences).push(format!("{text}; reading them gives an I/O error"));
+        self.sentences.lock().push(format!("{text}; reading them gives an I/O error"));
     }
 
     pub(super) fn list(&self) -> Vec<String> {
-        lock(&self.sentences).clone()
+        self.sentences.lock().clone()
     }
 }
 
@@ -89,7 +89,7 @@ impl Data {
         for file in self.files() {
             let Some(state) = self.files.resident(file) else { continue };
             let records: HashMap<(RegionId, u32), Bytes> = {
-                let state = lock(&state);
+                let state = state.lock();
                 let data = |extent: &Extent| match extent.source {
                     Source::Zero | Source::Backing => None,
                     Source::Data(bytes) => Some(((bytes.region, bytes.slot), bytes)),

@@ -1,8 +1,8 @@
 //! The bytes of a file that the back end does not have yet.
 
+use super::Data;
 use super::file::SizeRecord;
 use super::index::{Bytes, Extent, Source};
-use super::{Data, lock};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::View;
@@ -43,7 +43,7 @@ impl Data {
     /// The ranges of a file in regions, in order. Empty for a file that is not in memory.
     pub fn dirty(&self, file: FileId) -> Vec<Dirty> {
         let Ok(Some(state)) = self.in_memory(file) else { return Vec::new() };
-        let mut state = lock(&state);
+        let mut state = state.lock();
         if self.consume(file, &mut state).is_err() {
             // If the rings cannot be consumed now, their writes are drained later.
             return Vec::new();
@@ -61,7 +61,7 @@ impl Data {
     /// The amount of a file's bytes in regions; `None` for a file that is not in memory.
     pub fn backlog(&self, file: FileId) -> Result<Option<Backlog>> {
         let Some(state) = self.in_memory(file)? else { return Ok(None) };
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         let bytes = state.index.buffered();
         Ok(state.index.oldest().map(|oldest| Backlog { bytes, oldest }))
@@ -73,7 +73,7 @@ impl Data {
         let (mut picked, mut records) = (Vec::new(), Vec::new());
         {
             let state = self.files.get(file, || self.load(file))?;
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(file, &mut state)?;
             state.alive()?;
             for extent in state.index.pieces(span) {
@@ -102,7 +102,7 @@ impl Data {
     /// The ranges of a file that are neither in a region nor in the back end, up to an offset.
     pub fn holes(&self, file: FileId, below: u64) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         state.alive()?;
         if state.lost_below > 0 {
@@ -115,7 +115,7 @@ impl Data {
     /// server. Fails if some bytes were lost.
     pub fn gaps(&self, file: FileId, within: Span) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         state.alive()?;
         if state.lost_below > 0 {
@@ -128,7 +128,7 @@ impl Data {
     /// server. The changes in `with` are committed together with it.
     pub fn hollow(&self, file: FileId, within: &[Span], mut with: Batch) -> Result<()> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         state.alive()?;
         let all = Span::new(0, state.size);
@@ -152,7 +152,7 @@ impl Data {
     /// Whether no relevant byte of a file is only in the back end.
     pub fn is_here(&self, file: FileId, counts: impl Fn(Span) -> bool) -> Result<bool> {
         let state = self.look_at(file)?;
-        let state = lock(&state);
+        let state = state.lock();
         Ok(!state.index.extents().any(|extent| extent.source == Source::Backing && counts(extent.span)))
     }
 
@@ -166,7 +166,7 @@ impl Data {
         counts: impl Fn(Span) -> bool,
     ) -> Result<bool> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         state.alive()?;
         if state.index.extents().any(|extent| extent.source == Source::Backing && counts(extent.span)) {

@@ -5,9 +5,10 @@ use super::index::{Extent, Index, Source};
 use super::mapped::Mapped;
 use crate::meta::KeySpace;
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Stamp};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The part of a file's state that is kept in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

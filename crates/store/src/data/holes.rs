@@ -3,8 +3,8 @@
 //! As on file systems with pages, data begins and ends at pages: a page counts as data if one of its bytes does. Bytes that
 //! the back end holds count as data, and so do lost bytes, so that a reader gets the error.
 
+use super::Data;
 use super::index::{Index, Source};
-use super::{Data, lock};
 use forebay_model::{FileId, Result, SeekTo, Span, Stripes};
 
 const PAGE: u64 = 4096;
@@ -25,7 +25,7 @@ impl Data {
     ) -> Result<Option<u64>> {
         self.write_back(file)?;
         let state = self.look_at(file)?;
-        let state = lock(&state);
+        let state = state.lock();
         state.alive()?;
         if end.is_none() && state.lost_below > state.size {
             return Err(state.lost(state.size));

@@ -295,12 +295,9 @@ pub(super) mod tests {
     /// Every order of application gives the same bytes: those of the newest stamp.
     #[test]
     fn random_order_of_extents_always_yields_the_newest_stamp() {
-        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-        let mut state = seed;
-        let mut random = move |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let seed = forebay_testkit::seed();
+        let mut rng = forebay_testkit::Rng::new(seed);
+        let mut random = move |below: u64| rng.below(below);
         for round in 0..300 {
             let mut index = Index::default();
             let mut model: Vec<Option<(u64, u32, Option<u64>)>> = vec![None; SPACE as usize];

@@ -67,23 +67,19 @@ use forebay_shm::{Epochs, View};
 use index::{Delta, Extent, Source};
 use index_cost::IndexCost;
 use mapped::Objects;
+use parking_lot::{Mutex, RwLock};
 use publish::{Put, Write};
 use region::Region;
 use rings::Rings;
 use space::{Space, State};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use table::{Looked, Table};
 use tomb::Tombs;
 
 /// The largest file: offsets are signed in most interfaces.
 pub const MAX_FILE: u64 = i64::MAX as u64;
-
-/// Takes a lock, even a poisoned one: the values that a panicking thread left are checked where they matter.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A hook that runs before any operation on a file is ordered or answered, while the file is locked. It consumes the
 /// shared-memory rings, whose writers commit without a request.
@@ -246,7 +242,7 @@ impl Data {
     ) -> Result<Committed> {
         let state = self.files.get(file, || self.load(file))?;
         let (done, dead) = {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(file, &mut state)?;
             state.alive()?;
             let total = parts.iter().map(|part| u64::from(part.len)).sum();
@@ -281,7 +277,7 @@ impl Data {
     /// Reads bytes of a file; fewer than requested only at its end.
     pub fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<Piece>> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(file, &mut state)?;
         state.alive()?;
         let requested = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
@@ -333,7 +329,7 @@ impl Data {
     /// Size, last change and buffered bytes of a file.
     pub fn facts(&self, file: FileId) -> Result<Facts> {
         let state = self.look_at(file)?;
-        let state = lock(&state);
+        let state = state.lock();
         Ok(Facts {
             size: state.size,
             touched: state.touched,
@@ -370,13 +366,13 @@ impl Data {
         let state = self.files.get(id, || self.load(id))?;
         let mut dead = false;
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(id, &mut state)?;
             state.alive()?;
             let stamp = self.clock.next();
             // Tombstones are locked before the regions are listed: a region that is reused meanwhile is either not
             // listed, or releases the tombstone.
-            let mut tombs = lock(&self.tombs);
+            let mut tombs = self.tombs.lock();
             let holders = self.holders(&mut state);
             let tomb =
                 if span.is_empty() { None } else { tombs.plan(id, stamp, span, holders, &mut with)? };
@@ -411,7 +407,7 @@ impl Data {
     /// nothing if this store already has a record of the file.
     pub fn lose(&self, id: FileId, below: u64) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         state.alive()?;
         if self.kv.get(&SizeRecord::key(id))?.is_some() || state.index.extents().next().is_some() {
             return Ok(());
@@ -427,7 +423,7 @@ impl Data {
     /// store has no record of the file, all bytes below `limit` were in a lost store.
     pub fn missing(&self, id: FileId, limit: Option<u64>, share: &dyn Fn(u64) -> u64) -> Result<(u64, bool)> {
         let state = self.look_at(id)?;
-        let state = lock(&state);
+        let state = state.lock();
         let unknown = || Ok::<_, Error>(self.kv.get(&SizeRecord::key(id))?.is_none());
         let below = match limit {
             Some(limit) if state.index.extents().next().is_none() && unknown()? => limit,
@@ -443,7 +439,7 @@ impl Data {
         let state = self.files.get(id, || self.load(id))?;
         let mut dead = false;
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(id, &mut state)?;
             if state.deleted {
                 return self.kv.commit(with);
@@ -454,7 +450,7 @@ impl Data {
             if is_noted {
                 with.remove(size);
             }
-            let mut tombs = lock(&self.tombs);
+            let mut tombs = self.tombs.lock();
             let holders = self.holders(&mut state);
             let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
             self.kv.commit(with)?;
@@ -483,7 +479,7 @@ impl Data {
     pub fn persist_size(&self, id: FileId) -> Result<()> {
         let Some(state) = self.in_memory(id)? else { return Ok(()) };
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(id, &mut state)?;
             if state.size_pending && !state.deleted {
                 self.note_size(id, &state, false)?;
@@ -505,7 +501,7 @@ impl Data {
         self.write_back(id)?;
         if let Some(state) = self.in_memory(id)? {
             let holders = {
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 self.consume(id, &mut state)?;
                 if state.size_pending && !state.deleted {
                     self.note_size(id, &state, true)?;
@@ -538,7 +534,7 @@ impl Data {
     #[must_use]
     pub fn usage(&self) -> Usage {
         let size = u64::from(self.geometry.size);
-        let free = lock(&self.space).count(State::Free) as u64;
+        let free = self.space.lock().count(State::Free) as u64;
         let live =
             (0..self.geometry.regions).map(|number| self.region(RegionId(number)).live().max(0) as u64);
         Usage {
@@ -572,7 +568,7 @@ impl Data {
     /// Regions by state.
     #[must_use]
     pub fn regions(&self) -> Counts {
-        let space = lock(&self.space);
+        let space = self.space.lock();
         let count = |state| space.count(state) as u32;
         Counts {
             free: count(State::Free),
@@ -602,7 +598,7 @@ impl Data {
     }
 
     fn region(&self, id: RegionId) -> Arc<Region> {
-        Arc::clone(&self.regions[id.0 as usize].read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.regions[id.0 as usize].read())
     }
 
     /// Applies an index change to its region; true if nothing in it is live any more.
@@ -644,7 +640,7 @@ impl Data {
                 }
             }
         };
-        self.consume(id, &mut lock(&state))?;
+        self.consume(id, &mut state.lock())?;
         Ok(state)
     }
 

@@ -2,7 +2,7 @@
 
 use super::file::File;
 use super::index::{Extent, Source};
-use super::{Data, MAX_FILE, lock};
+use super::{Data, MAX_FILE};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 
@@ -23,7 +23,7 @@ impl Data {
     /// the file does not have too many separate ranges in the back end.
     pub fn can_pass(&self, id: FileId, span: Span) -> Result<bool> {
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(id, &mut state)?;
         state.alive()?;
         let few = state.backing.ranges() < MOST_RANGES || state.index.with_backing(span) != span;
@@ -38,7 +38,7 @@ impl Data {
             return Err(Error::from(ErrorKind::TooLarge));
         }
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(id, &mut state)?;
         state.alive()?;
         if state.mapped.is_some() || !state.is_blank(span) {

@@ -8,7 +8,7 @@ use super::file::File;
 use super::index::{Bytes, Extent, Source};
 use super::record::Record;
 use super::region::Region;
-use super::{Data, Filled, Grant, lock};
+use super::{Data, Filled, Grant};
 use forebay_model::{FileId, JobId, Span, Stamp, Uid};
 use forebay_shm::Ticket;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Data {
             Space::Slab(ticket) => ticket.start(),
         };
         let generation = region.arena.generation();
-        lock(&region.files).insert(id);
+        region.files.lock().insert(id);
         file.regions.insert(region.id, generation);
         let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc: crc };
         region.add_live(i64::from(len), 0);

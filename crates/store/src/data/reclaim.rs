@@ -2,11 +2,11 @@
 
 use super::region::Region;
 use super::space::{Lane, State, UNUSABLE};
-use super::{Data, Grant, lock};
+use super::{Data, Grant};
 use crate::meta::Batch;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The background cleaner starts below this share of free regions.
@@ -33,13 +33,13 @@ impl Data {
     #[must_use]
     pub fn try_reserve(&self, owner: Uid, file: FileId, len: u32) -> Option<Grant> {
         assert!(len > 0, "nothing to reserve");
-        let lane = lock(&self.space).lane(owner, file);
+        let lane = self.space.lock().lane(owner, file);
         self.grant(lane, Want { len, slots: 1 })
     }
 
     /// Limits each user to the given percentage of the regions, except root and `exempt`.
     pub fn bound_users(&self, percent: u8, exempt: Uid) {
-        lock(&self.space).bound_users(percent, exempt);
+        self.space.lock().bound_users(percent, exempt);
     }
 
     /// Reserves space for a user's bytes of a file. May flush and compact, and wait for both. May grant less than
@@ -51,8 +51,8 @@ impl Data {
 
     /// Does the same with the requested number of journal slots.
     pub(super) fn reserve_for(&self, owner: Uid, file: FileId, want: Want) -> Result<Grant> {
-        *lock(&self.shortage) = None;
-        let lane = lock(&self.space).lane(owner, file);
+        *self.shortage.lock() = None;
+        let lane = self.space.lock().lane(owner, file);
         if let Some(grant) = self.grant(lane, want) {
             return Ok(grant);
         }
@@ -61,16 +61,16 @@ impl Data {
                 return Ok(grant);
             }
             // Slabs that clients on this machine do not fill at the moment can be recalled.
-            let short = lock(&self.shortage).is_some();
+            let short = self.shortage.lock().is_some();
             if !self.recall_slabs()? && (short || !self.is_held_back(owner) && !self.rings.is_read()) {
                 break;
             }
             std::thread::sleep(PAUSE);
         }
-        if let Some(why) = lock(&self.shortage).take() {
+        if let Some(why) = self.shortage.lock().take() {
             return Err(why);
         }
-        if lock(&self.space).is_bounded(owner) {
+        if self.space.lock().is_bounded(owner) {
             let text = format!(
                 "user {owner} has as much of the buffer as one user may: remove files, or raise limits.user_space"
             );
@@ -91,7 +91,7 @@ impl Data {
 
     /// Grants space that is free, or can be freed by flushing and compacting.
     fn make_space(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
-        let _alone = lock(&self.reclaiming);
+        let _alone = self.reclaiming.lock();
         // Another thread may have freed space while this one waited.
         if let Some(grant) = self.grant_anywhere(owner, want)? {
             return Ok(Some(grant));
@@ -134,13 +134,13 @@ impl Data {
     /// Does one step of background reclaiming; true if there is more to do.
     pub fn tidy(&self) -> bool {
         let low = |data: &Data| {
-            let free = lock(&data.space).count(State::Free) as u32;
+            let free = data.space.lock().count(State::Free) as u32;
             free * LOW_WATER < data.geometry.regions
         };
         if !low(self) {
             return false;
         }
-        let _alone = lock(&self.reclaiming);
+        let _alone = self.reclaiming.lock();
         self.seal_dead();
         // The next reservation hits the same error and reports it.
         let gained = self.reclaim().and_then(|freed| Ok(freed > 0 || (low(self) && self.clean()?)));
@@ -149,7 +149,7 @@ impl Data {
 
     /// Grants space from any region that can serve this user without taking space from another user.
     fn grant_anywhere(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
-        let lanes: Vec<Lane> = lock(&self.space).lanes(owner).collect();
+        let lanes: Vec<Lane> = self.space.lock().lanes(owner).collect();
         for &lane in &lanes {
             if let Some(grant) = self.grant(lane, want) {
                 return Ok(Some(grant));
@@ -163,7 +163,7 @@ impl Data {
     }
 
     fn has_space(&self, owner: Uid) -> bool {
-        let space = lock(&self.space);
+        let space = self.space.lock();
         let lane = Lane::Writer(owner, 0);
         space.choose(lane).is_some()
     }
@@ -186,12 +186,12 @@ impl Data {
     fn allocate(&self, grant: &Grant) -> bool {
         if self.disk.is_volatile() {
             let allocated = grant.region.allocate(&*self.disk, grant.bytes.end());
-            return allocated.map_err(|error| *lock(&self.shortage) = Some(error)).is_ok();
+            return allocated.map_err(|error| *self.shortage.lock() = Some(error)).is_ok();
         }
         let populated = grant.bytes.populate().is_ok();
         if !populated {
             grant.region.damaged.store(true, Ordering::Release);
-            lock(&self.space).seal_where(|_, id| id == grant.region.id);
+            self.space.lock().seal_where(|_, id| id == grant.region.id);
         }
         populated
     }
@@ -200,7 +200,7 @@ impl Data {
         if let Some(grant) = self.grant_from(lane, want) {
             return Some(grant);
         }
-        let mut space = lock(&self.space);
+        let mut space = self.space.lock();
         let to_open = space.lane_to_open(lane);
         if to_open != lane {
             drop(space);
@@ -218,7 +218,7 @@ impl Data {
 
     /// Grants space from a lane's region; seals it when it is full.
     fn grant_from(&self, lane: Lane, want: Want) -> Option<Grant> {
-        let mut space = lock(&self.space);
+        let mut space = self.space.lock();
         let region = self.region(space.filling(lane)?);
         let free = (region.arena.room() > 0).then(|| space.slots(region.id, want.slots)).flatten();
         let granted = free.and_then(|slots| {
@@ -234,7 +234,7 @@ impl Data {
 
     /// Gives a lane without a region a free one. A region that held another user's bytes gets new files.
     pub(super) fn open_region(&self, lane: Lane) -> Result<bool> {
-        let mut space = lock(&self.space);
+        let mut space = self.space.lock();
         if space.filling(lane).is_some() {
             return Ok(true);
         }
@@ -248,7 +248,7 @@ impl Data {
             space.set(chosen.region, State::Resting);
             drop(space);
             let made = self.remake(chosen.region, lane.uid());
-            space = lock(&self.space);
+            space = self.space.lock();
             space.set(chosen.region, State::Free);
             if made.is_err() {
                 // Some of its files may be gone: the next use must recreate them.
@@ -266,7 +266,7 @@ impl Data {
     fn remake(&self, id: RegionId, uid: Uid) -> Result<()> {
         let generation = self.region(id).arena.generation().wrapping_add(1);
         let region = Region::create(&*self.disk, self.geometry, self.incarnation, id, generation, Some(uid))?;
-        *self.regions[id.0 as usize].write().unwrap_or_else(PoisonError::into_inner) = Arc::new(region);
+        *self.regions[id.0 as usize].write() = Arc::new(region);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl Data {
     pub(super) fn reclaim_if(&self, dead: bool) {
         if dead
             && self.disk.is_volatile()
-            && let Ok(_alone) = self.reclaiming.try_lock()
+            && let Some(_alone) = self.reclaiming.try_lock()
         {
             // The next reservation hits the same error and reports it.
             let _ = self.reclaim();
@@ -283,7 +283,7 @@ impl Data {
 
     /// Stops filling regions in which everything written is dead already.
     fn seal_dead(&self) {
-        lock(&self.space).seal_where(|_, id| {
+        self.space.lock().seal_where(|_, id| {
             let region = self.region(id);
             region.is_dead() && region.arena.room() < region.arena.len()
         });
@@ -295,7 +295,7 @@ impl Data {
     /// Only then are the tombstones dropped that hid the old records.
     pub(super) fn reclaim(&self) -> Result<usize> {
         let dead: Vec<Arc<Region>> = {
-            let mut space = lock(&self.space);
+            let mut space = self.space.lock();
             let sealed: Vec<RegionId> = space.with(State::Sealed).collect();
             for region in sealed.into_iter().filter(|&id| self.region(id).is_dead()) {
                 space.set(region, State::Resting);
@@ -315,12 +315,12 @@ impl Data {
             if region.damaged.load(Ordering::Acquire) || !region.arena.reset() {
                 continue;
             }
-            let uid = lock(&self.space).uid(region.id);
+            let uid = self.space.lock().uid(region.id);
             region.renew_header(&*self.disk, uid)?;
-            let files = std::mem::take(&mut *lock(&region.files));
+            let files = std::mem::take(&mut *region.files.lock());
             self.release_tombs(region.id, files.iter().copied())?;
             files.into_iter().for_each(|file| self.evict(file));
-            lock(&self.space).set(region.id, State::Free);
+            self.space.lock().set(region.id, State::Free);
             freed += 1;
         }
         Ok(freed)
@@ -330,7 +330,7 @@ impl Data {
         let mut batch = Batch::default();
         let mut gone: Vec<(FileId, Stamp)> = Vec::new();
         {
-            let mut tombs = lock(&self.tombs);
+            let mut tombs = self.tombs.lock();
             for file in files {
                 let stamps = tombs.release(file, region, &mut batch);
                 gone.extend(stamps.into_iter().map(|stamp| (file, stamp)));
@@ -338,7 +338,7 @@ impl Data {
         }
         for (file, stamp) in gone {
             if let Some(state) = self.files.resident(file) {
-                lock(&state).index.drop_zeros(stamp);
+                state.lock().index.drop_zeros(stamp);
             }
         }
         if batch.is_empty() { Ok(()) } else { self.kv.commit(batch) }

@@ -13,14 +13,16 @@ use super::rings::Rings;
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
 use super::tomb::Tombs;
-use super::{Before, Data, MAX_FILE, lock};
+use super::{Before, Data, MAX_FILE};
 use crate::meta::{Batch, KeySpace, Kv};
 use crate::timeline::Timeline;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, RwLock};
 
 const CLOCK_KEY: &[u8] = KeySpace::Clock.prefix();
 
@@ -35,6 +37,24 @@ pub enum Start {
     ProcessDied,
     /// The machine died too: every payload is checked before it is used.
     MachineDied,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Start::Fresh => "a new store",
+            Start::Clean => "after a clean end",
+            Start::ProcessDied => "after the process died",
+            Start::MachineDied => "after the machine died",
+        })
+    }
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recovery { records, live_bytes, torn, superseded } = self;
+        write!(f, "{records} records, {live_bytes} live bytes, {torn} torn, {superseded} superseded")
+    }
 }
 
 /// The result of recovery.
@@ -153,7 +173,7 @@ impl Data {
 
     fn load_with_tombs(&self, id: FileId) -> Result<File> {
         let mut file = self.load(id)?;
-        for tomb in lock(&self.tombs).of(id) {
+        for tomb in self.tombs.lock().of(id) {
             let zeros = Extent { span: tomb.span, stamp: tomb.stamp, source: Source::Zero };
             file.index.apply(zeros, &mut |_| {});
             file.ordered = file.ordered.max(tomb.stamp);
@@ -164,7 +184,7 @@ impl Data {
     /// Applies a record to the index; false if a tombstone hides all of it.
     fn replay_record(&self, file: &mut File, region: &Region, slot: u32, record: &Record) -> bool {
         let Some(ticket) = region.arena.adopt(record.position, record.len()) else { return false };
-        lock(&region.files).insert(record.file);
+        region.files.lock().insert(record.file);
         file.regions.insert(region.id, region.arena.generation());
         let source = Source::Data(Bytes {
             region: region.id,
@@ -194,7 +214,7 @@ impl Data {
         if let Some(why) = &found.fault {
             self.damage.mark_region_lost(&found.region, found.records.iter().map(|&(slot, _)| slot), why);
         }
-        let mut space = lock(&self.space);
+        let mut space = self.space.lock();
         match found.records.first() {
             Some((_, record)) => {
                 let space_left = found.region.arena.room() > 0 && found.fault.is_none();
@@ -226,11 +246,11 @@ impl Data {
     /// Drops tombstones that hide nothing any more.
     fn sweep_tombs(&self) -> Result<()> {
         let mut batch = Batch::default();
-        let files: Vec<FileId> = lock(&self.tombs).files().collect();
+        let files: Vec<FileId> = self.tombs.lock().files().collect();
         for file in files {
-            let stamps = lock(&self.tombs).sweep(file, &mut batch);
+            let stamps = self.tombs.lock().sweep(file, &mut batch);
             if let Some(state) = self.files.resident(file) {
-                stamps.into_iter().for_each(|stamp| lock(&state).index.drop_zeros(stamp));
+                stamps.into_iter().for_each(|stamp| state.lock().index.drop_zeros(stamp));
             }
         }
         self.kv.commit(batch)
@@ -416,7 +436,7 @@ mod tests {
                 let (span, last) = (Span::new(at, at + u64::from(part.len)), index + 1 == PARTS);
                 at = span.end;
                 let write = Write { file: FILE, stamp, job: JobId(1) };
-                data.write_down(write, &mut lock(&state), span, part.into(), last);
+                data.write_down(write, &mut state.lock(), span, part.into(), last);
             }
             drop(data);
             for run in 0..2 {

@@ -5,13 +5,14 @@ use super::record::{Header, HeaderFault, Record, Slot};
 use crc32c::{crc32c, crc32c_append};
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Uid};
 use forebay_shm::{Arena, Slots, Ticket, View};
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Sizes that all regions of a store share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -229,7 +230,7 @@ impl Region {
 
     /// Allocates the journal, and the bytes before `end` at least.
     pub(super) fn allocate(&self, disk: &dyn Disk, end: u32) -> Result<()> {
-        let mut allocated = super::lock(&self.allocated);
+        let mut allocated = self.allocated.lock();
         if end <= *allocated {
             return Ok(());
         }
@@ -244,7 +245,7 @@ impl Region {
 
     /// Records the owner of the region in its current generation.
     pub(super) fn set_header(&self, uid: Option<Uid>) {
-        let mut headers = super::lock(&self.headers);
+        let mut headers = self.headers.lock();
         *headers = Headers { sequence: headers.sequence + 1, flushed: false };
         let header = Header { sequence: headers.sequence, ..self.header(uid) };
         self.log.write(self.geometry.header_slot(header.sequence), &header.encode());
@@ -253,7 +254,7 @@ impl Region {
     /// Does the same, durably.
     pub(super) fn renew_header(&self, disk: &dyn Disk, uid: Option<Uid>) -> Result<()> {
         // At most one header may be in flight to the disk: a crash could tear both.
-        if !super::lock(&self.headers).flushed {
+        if !self.headers.lock().flushed {
             self.flush_log(disk)?;
         }
         self.set_header(uid);
@@ -354,7 +355,7 @@ impl Region {
         if disk.is_volatile() {
             return Ok(());
         }
-        let mut flushed = super::lock(&self.flushed);
+        let mut flushed = self.flushed.lock();
         if self.flush_failed.load(Ordering::Acquire) {
             let text = format!("region {} could not be flushed earlier: its device is failing", self.id);
             return Err(Error::new(ErrorKind::Io, text));
@@ -374,9 +375,9 @@ impl Region {
     }
 
     fn flush_log(&self, disk: &dyn Disk) -> Result<()> {
-        let sequence = super::lock(&self.headers).sequence;
+        let sequence = self.headers.lock().sequence;
         disk.sync(&log_name(self.id), &self.log_file)?;
-        let mut headers = super::lock(&self.headers);
+        let mut headers = self.headers.lock();
         headers.flushed |= headers.sequence == sequence;
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The table of files with state in memory.
 
 use super::file::{File, FileState};
-use super::lock;
 use super::rings::Watch;
 use forebay_model::{FileId, Result};
 use forebay_shm::Epochs;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
 
@@ -39,7 +39,7 @@ impl Table {
 
     /// The state of a file, loaded if necessary.
     pub(super) fn get(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<FileState> {
-        let mut shard = lock(self.shard(id));
+        let mut shard = self.shard(id).lock();
         if let Some(state) = shard.get(&id) {
             return Ok(Arc::clone(state));
         }
@@ -53,7 +53,7 @@ impl Table {
     /// The state of a file in memory, or the record of a file that is not. The shard lock excludes changes meanwhile: a
     /// change loads the file into memory first.
     pub(super) fn look(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<Looked> {
-        let shard = lock(self.shard(id));
+        let shard = self.shard(id).lock();
         match shard.get(&id) {
             Some(state) => Ok(Looked::InMemory(Arc::clone(state))),
             None => load().map(Looked::Noted),
@@ -62,21 +62,21 @@ impl Table {
 
     /// The state of a file if it is in memory.
     pub(super) fn resident(&self, id: FileId) -> Option<FileState> {
-        lock(self.shard(id)).get(&id).cloned()
+        self.shard(id).lock().get(&id).cloned()
     }
 
     /// Removes a deleted file.
     pub(super) fn forget(&self, id: FileId) {
-        lock(self.shard(id)).remove(&id);
+        self.shard(id).lock().remove(&id);
     }
 
     /// Removes a file from memory if it has no bytes in regions, no thread uses it, and no region holds a record of it:
     /// a truncation must know those regions.
     pub(super) fn evict(&self, id: FileId, is_held: impl Fn(&mut File) -> bool) {
-        let mut shard = lock(self.shard(id));
+        let mut shard = self.shard(id).lock();
         let idle = |state: &FileState| {
             Arc::strong_count(state) == 1 && {
-                let mut file = lock(state);
+                let mut file = state.lock();
                 file.index.is_all_in_backing()
                     && !file.size_pending
                     && file.mapped.is_none()
@@ -90,6 +90,6 @@ impl Table {
 
     /// All files in memory.
     pub(super) fn ids(&self) -> Vec<FileId> {
-        self.shards.iter().flat_map(|shard| lock(shard).keys().copied().collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
     }
 }

@@ -9,10 +9,11 @@ use super::fresh::Fresh;
 use super::hash::{Hashed, Seeded};
 use super::{Batch, Kv, Look, Visit};
 use forebay_model::Result;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The cache has this many sets of this many entries; the hash of a key chooses its set.
 const SETS: usize = 16 << 10;
@@ -171,11 +172,11 @@ impl<K: Kv> CachedKv<K> {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
+        self.known.write()
     }
 }
 

@@ -14,10 +14,11 @@ use super::tops::{self, Tops};
 use super::tree::{Change, MARKER, Pairs, Tree, damaged_tree, holds_database, io_failed};
 use super::{Batch, HEAD, Head, Kv, Visit, archives};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// Largest batch that is searched linearly, and the initial capacity for the changes of a log.
 const FEW: usize = 16;
@@ -138,15 +139,15 @@ impl FjallKv {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     fn ahead(&self) -> RwLockReadGuard<'_, Ahead> {
-        self.ahead.read().unwrap_or_else(PoisonError::into_inner)
+        self.ahead.read()
     }
 
     fn change_ahead(&self) -> RwLockWriteGuard<'_, Ahead> {
-        self.ahead.write().unwrap_or_else(PoisonError::into_inner)
+        self.ahead.write()
     }
 
     /// Applies everything in the log to the tree.
@@ -334,8 +335,7 @@ impl Kv for FjallKv {
     fn rest(&self) -> Result<()> {
         let mut log = self.log();
         let mark = Some(log.mark());
-        let before =
-            std::mem::replace(&mut *self.rested.lock().unwrap_or_else(PoisonError::into_inner), mark);
+        let before = std::mem::replace(&mut *self.rested.lock(), mark);
         match before == mark && log.is_worth_emptying() {
             true => self.catch_up(&mut log),
             false => Ok(()),

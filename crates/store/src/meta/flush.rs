@@ -1,7 +1,7 @@
 //! Group commit: callers that request a flush at the same time share one.
 
 use forebay_model::Result;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Runs a flush for many callers.
 ///
@@ -27,7 +27,7 @@ impl Flusher {
         let mut turns = self.turns();
         let mine = turns.begun + 1;
         while turns.running {
-            turns = self.ended.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            self.ended.wait(&mut turns);
             if turns.ended >= mine {
                 return turns.outcome.clone().expect("a flush that ended has an outcome");
             }
@@ -46,7 +46,7 @@ impl Flusher {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turns.lock()
     }
 }
 

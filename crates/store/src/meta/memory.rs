@@ -2,8 +2,8 @@
 
 use super::{Batch, Kv, Visit};
 use forebay_model::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -64,7 +64,7 @@ impl MemoryKv {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,11 +6,12 @@
 //! nothing about this one. Only a worker thread does not say whose it is; its panic counts for every tree that was open
 //! then.
 
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
 
 /// The prefix of the names of fjall's threads.
 const WORKERS: &str = "fjall";
@@ -43,7 +44,7 @@ impl Opening {
 
     /// The message of the last panic that this opening may have caused.
     pub(super) fn last_panic(self) -> Option<String> {
-        let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+        let panics = PANICS.lock();
         let is_own = |panic: &&Panic| panic.opening.map_or(panic.number > self.0, |opening| opening == self);
         panics.iter().rev().find(is_own).map(|panic| panic.text.clone())
     }
@@ -76,7 +77,7 @@ fn install_hook() {
 }
 
 fn remember(opening: Option<Opening>, text: String) {
-    let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut panics = PANICS.lock();
     if panics.len() == REMEMBERED {
         panics.pop_front();
     }

@@ -8,12 +8,13 @@ use super::quiet::{self, Opening};
 use super::reserve::Reserve;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 const KEYSPACE: &str = "meta";
@@ -87,7 +88,7 @@ impl Tree {
     }
 
     fn tree(&self) -> Result<Arc<Open>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = self.open.read().clone();
         open.map_or_else(|| self.open_again(None), Ok)
     }
 
@@ -124,7 +125,7 @@ impl Tree {
         let site = (&*self.dir, open.opening);
         match guarded(site, "read", || run(open)) {
             Err(failure) if failure.transient => {
-                let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut reserve = self.reserve.lock();
                 reserve.release();
                 let again = guarded(site, "read", || run(open));
                 // The next write needs the reserve, and fails if it is missing.
@@ -193,7 +194,7 @@ impl Tree {
     }
 
     fn demand_reserve(&self) -> Result<()> {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserve = self.reserve.lock();
         match reserve.restore() {
             Err(cause) if reserve.is_spent() => {
                 let (kind, why) = explain_io(&cause);
@@ -206,7 +207,7 @@ impl Tree {
     /// Reopens the tree after the opening that refused, with the reserve released for it. New readers wait, and the
     /// present ones are awaited; fails if one of them takes longer than [`READERS`].
     fn open_again(&self, refused: Option<Opening>) -> Result<Arc<Open>> {
-        let mut place = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.open.write();
         // Another thread may have reopened it meanwhile.
         if let Some(open) = place.as_ref().filter(|open| Some(open.opening) != refused) {
             return Ok(open.clone());
@@ -223,7 +224,7 @@ impl Tree {
         if let Some(open) = place.take() {
             let _ = quiet::run(open.opening, || drop(open));
         }
-        self.reserve.lock().unwrap_or_else(PoisonError::into_inner).release();
+        self.reserve.lock().release();
         let open = Arc::new(open(self.dir.as_path(), self.cache).map_err(|failure| failure.error)?);
         *place = Some(open.clone());
         Ok(open)
@@ -308,7 +309,7 @@ fn explain((dir, opening): (&Path, Opening), doing: &str, cause: &fjall::Error) 
             ErrorKind::BadStore,
             "its format is of another version: use the program that created it".to_owned(),
         ),
-        other => (ErrorKind::BadStore, damaged(&format!("{other:?}"))),
+        other => (ErrorKind::BadStore, damaged(&other.to_string())),
     };
     Failure { error: Error::new(kind, failed(dir, doing, &why)), transient, refused }
 }

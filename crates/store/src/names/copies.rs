@@ -3,9 +3,10 @@
 use super::talk::{DirCopy, NameReply, NameRequest};
 use super::{Attempt, Names, Obstacle, no_file};
 use forebay_model::{Error, ErrorKind, FileId, Members, Result, ServerId};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Maximum number of copies.
 const MOST_COPIES: usize = 1 << 16;
@@ -82,7 +83,7 @@ impl Default for Copies {
 
 impl Copies {
     pub(super) fn get(&self, dir: FileId) -> Option<DirCopy> {
-        self.dirs.read().unwrap_or_else(PoisonError::into_inner).get(&dir).cloned()
+        self.dirs.read().get(&dir).cloned()
     }
 
     fn group(&self, dir: FileId) -> &AtomicU64 {
@@ -90,7 +91,7 @@ impl Copies {
     }
 
     fn learn(&self, dir: FileId, copy: DirCopy, drops: u64) {
-        let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dirs = self.dirs.write();
         if self.group(dir).load(Ordering::SeqCst) != drops {
             return;
         }
@@ -103,13 +104,13 @@ impl Copies {
 
     /// The caller holds the stripe of the directory, so that no operation that uses the copy is in progress.
     pub(super) fn drop_copy(&self, dir: FileId) {
-        let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dirs = self.dirs.write();
         self.group(dir).fetch_add(1, Ordering::SeqCst);
         dirs.remove(&dir);
     }
 
     fn drop_all(&self, gone: impl Fn(FileId) -> bool) {
-        let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dirs = self.dirs.write();
         for group in &self.drops {
             group.fetch_add(1, Ordering::SeqCst);
         }
@@ -117,7 +118,7 @@ impl Copies {
     }
 
     fn ours(&self) -> MutexGuard<'_, Ours> {
-        self.ours.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ours.lock()
     }
 
     /// Records that another server gets a copy, unless the directory is about to change.

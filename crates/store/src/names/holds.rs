@@ -4,9 +4,9 @@
 use super::talk::{IntentId, Part};
 use super::{Attempt, Obstacle};
 use forebay_model::{FileId, Name};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A caller that needs the result to stay true holds the stripes of the ids concerned.
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Held {
 
 impl Holds {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     fn check(&self, who: impl FnOnce(&Held) -> Option<IntentId>) -> Attempt<()> {

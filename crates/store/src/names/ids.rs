@@ -3,7 +3,7 @@
 use super::{damaged, key};
 use crate::meta::{Batch, Kv};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 const VERSION: u8 = 3;
 /// Number of ids reserved in the store at a time; a restart skips the unused ones.
@@ -91,13 +91,13 @@ impl Ids {
 
     /// The first unallocated id.
     pub(super) fn peek(&self) -> FileId {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.free.lock();
         FileId::made_by(self.server, free.next.min(END - 1))
     }
 
     /// Never allocates below `count` again.
     pub(super) fn skip(&self, kv: &dyn Kv, count: u64) -> Result<()> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         if count <= free.next {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl Ids {
     }
 
     pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         if free.next == free.end {
             let end = (free.end + CHUNK).min(END);
             if free.next == end {

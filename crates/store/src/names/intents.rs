@@ -11,10 +11,11 @@ use super::talk::{IntentId, NameReply, NameRequest, Part, Prepare, Verdict, from
 use super::{Attempt, Inode, Names, Obstacle, Stopped, damaged};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const VERSION: u8 = 1;
 
@@ -58,7 +59,7 @@ pub(super) struct Claim {
 
 impl Intents {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether an intent holds locks on this server.

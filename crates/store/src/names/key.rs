@@ -120,8 +120,9 @@ impl Target {
     }
 
     pub(super) fn decode(dir: FileId, name: &Name, value: &[u8]) -> Result<Target> {
-        Target::read(value)
-            .ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))
+        Target::read(value).ok_or_else(|| {
+            damaged(format!("entry {name} of directory {dir} cannot be read", name = name.quoted()))
+        })
     }
 
     /// Decodes the value of an entry.

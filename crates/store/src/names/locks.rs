@@ -1,7 +1,7 @@
 //! Striped locks.
 
 use forebay_model::FileId;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 const STRIPES: u64 = 1024;
 
@@ -38,7 +38,7 @@ impl Locks {
 
     fn take(&self, wanted: Vec<usize>) -> Held<'_> {
         // The locks guard records in the store, which change in atomic batches: a panic leaves no partial change.
-        let lock = |stripe: usize| self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = |stripe: usize| self.stripes[stripe].lock();
         Held { _stripes: wanted.into_iter().map(lock).collect() }
     }
 }

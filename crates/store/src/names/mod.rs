@@ -100,9 +100,10 @@ use holds::Holds;
 use ids::Ids;
 use intents::Intents;
 use locks::Locks;
+use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use xattr_filter::XattrFilter;
 
 /// Maximum number of attempts of an operation whose lookup results change before it holds the locks.
@@ -305,9 +306,10 @@ impl Names {
             return Ok(());
         }
         let text = format!(
-            "{name:?} in directory {dir} is at home on server {home}, and server {} was asked: are the lists of \
+            "{name} in directory {dir} is at home on server {home}, and server {} was asked: are the lists of \
              servers the same?",
-            self.server()
+            self.server(),
+            name = name.quoted()
         );
         Err(Error::new(ErrorKind::Protocol, text))
     }
@@ -368,7 +370,7 @@ fn is_owner(who: &Identity, rights: impl Into<Rights>) -> bool {
 }
 
 fn no_entry(dir: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no {name:?} in directory {dir}"))
+    Error::new(ErrorKind::NotFound, format!("no {name} in directory {dir}", name = name.quoted()))
 }
 
 fn no_file(id: FileId) -> Error {
@@ -376,12 +378,14 @@ fn no_file(id: FileId) -> Error {
 }
 
 fn taken(dir: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::Exists, format!("{name:?} already exists in directory {dir}"))
+    Error::new(ErrorKind::Exists, format!("{name} already exists in directory {dir}", name = name.quoted()))
 }
 
 fn contended(dir: FileId, name: &Name) -> Error {
-    let text =
-        format!("{name:?} in directory {dir} changed {MAX_TRIES} times during the operation: try again");
+    let text = format!(
+        "{name} in directory {dir} changed {MAX_TRIES} times during the operation: try again",
+        name = name.quoted()
+    );
     Error::new(ErrorKind::Busy, text)
 }
 

@@ -234,9 +234,11 @@ pub(super) fn is_restricted(who: &Identity, parent: &DirCopy) -> bool {
 
 pub(super) fn sticky(who: &Identity, dir: FileId, owner: Uid, name: &Name, inode: &Inode) -> Error {
     let text = format!(
-        "directory {dir} is sticky: only its owner (user {owner}) and the owner of {name:?} (user {}) may remove or \
+        "directory {dir} is sticky: only its owner (user {owner}) and the owner of {name} (user {}) may remove or \
          rename that, not user {}",
-        inode.uid, who.uid
+        inode.uid,
+        who.uid,
+        name = name.quoted()
     );
     Error::new(ErrorKind::NotPermitted, text)
 }
@@ -251,9 +253,15 @@ pub(super) fn check_kind(dir: FileId, name: &Name, target: Target, want_dir: boo
 }
 
 pub(super) fn is_directory(dir: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::IsDirectory, format!("{name:?} in directory {dir} is a directory"))
+    Error::new(
+        ErrorKind::IsDirectory,
+        format!("{name} in directory {dir} is a directory", name = name.quoted()),
+    )
 }
 
 pub(super) fn not_directory(dir: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::NotDirectory, format!("{name:?} in directory {dir} is not a directory"))
+    Error::new(
+        ErrorKind::NotDirectory,
+        format!("{name} in directory {dir} is not a directory", name = name.quoted()),
+    )
 }

@@ -6,7 +6,6 @@ use super::remove::{Unlinked, is_directory, may_take, not_directory};
 use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, check_access, contended, no_entry, taken};
 use crate::meta::Batch;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
-use std::sync::PoisonError;
 
 /// The result of a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,8 +73,7 @@ impl Names {
             let seen = (self.entry(dir, name)?, self.entry(to_dir, to_name)?);
             let is_dir =
                 |target: Option<Target>| target.is_some_and(|target| target.kind == FileKind::Directory);
-            let _tree = (dir != to_dir && (is_dir(seen.0) || is_dir(seen.1)))
-                .then(|| self.tree.lock().unwrap_or_else(PoisonError::into_inner));
+            let _tree = (dir != to_dir && (is_dir(seen.0) || is_dir(seen.1))).then(|| self.tree.lock());
             let ids = [Some(dir), Some(to_dir), seen.0.map(|t| t.file), seen.1.map(|t| t.file)];
             let _held = self.locks.hold(&ids.into_iter().flatten().collect::<Vec<_>>());
             let dirs = (self.searched(who, dir)?, self.searched(who, to_dir)?);
@@ -151,7 +149,7 @@ impl Names {
                     RenameMode::Exchange => into_itself(moves.to),
                     _ => Error::new(
                         ErrorKind::NotEmpty,
-                        format!("{:?} in directory {} is not empty", moves.to.name, moves.to.dir),
+                        format!("{} in directory {} is not empty", moves.to.name.quoted(), moves.to.dir),
                     ),
                 }
                 .into())
@@ -245,6 +243,6 @@ fn shift(edit: &mut Edit<'_>, target: Target, from: Place<'_>, to: Place<'_>, no
 }
 
 fn into_itself(place: Place<'_>) -> Error {
-    let text = format!("{:?} in directory {} cannot be moved into itself", place.name, place.dir);
+    let text = format!("{} in directory {} cannot be moved into itself", place.name.quoted(), place.dir);
     Error::new(ErrorKind::Invalid, text)
 }

@@ -170,7 +170,11 @@ impl Names {
             }
             // The name may have been removed between the two reads; if it still has no inode, it dangles.
             if self.settled_entry(dir, name)? == Some(target) && self.find_inode(target.file)?.is_none() {
-                return Err(damaged(format!("entry {name:?} of directory {dir} leads to no inode")).into());
+                return Err(damaged(format!(
+                    "entry {name} of directory {dir} leads to no inode",
+                    name = name.quoted()
+                ))
+                .into());
             }
         }
         Err(contended(dir, name).into())

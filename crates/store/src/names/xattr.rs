@@ -56,7 +56,11 @@ impl Names {
         now: Stamp,
     ) -> Result<()> {
         if value.len() > MAX_XATTR {
-            let text = format!("an attribute has at most {MAX_XATTR} bytes, {name:?} has {}", value.len());
+            let text = format!(
+                "an attribute has at most {MAX_XATTR} bytes, {name} has {}",
+                value.len(),
+                name = name.quoted()
+            );
             return Err(Error::new(ErrorKind::TooLarge, text));
         }
         let _held = self.locks.hold(&[file]);
@@ -75,7 +79,7 @@ impl Names {
         })?;
         match (mode, exists) {
             (XattrMode::Create, true) => {
-                let text = format!("file {file} has an attribute {name:?} already");
+                let text = format!("file {file} has an attribute {name} already", name = name.quoted());
                 return Err(Error::new(ErrorKind::Exists, text));
             }
             (XattrMode::Replace, false) => return Err(no_attribute(file, name)),
@@ -135,14 +139,17 @@ fn space_of(name: &Name) -> Result<Space> {
         if bytes == prefix {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{name:?} is only the prefix of an attribute's name"),
+                format!("{name} is only the prefix of an attribute's name", name = name.quoted()),
             ));
         }
         if bytes.starts_with(prefix) {
             return Ok(space);
         }
     }
-    let text = format!("attribute {name:?}: only user.*, trusted.* and security.* are supported");
+    let text = format!(
+        "attribute {name}: only user.*, trusted.* and security.* are supported",
+        name = name.quoted()
+    );
     Err(Error::new(ErrorKind::Unsupported, text))
 }
 
@@ -157,7 +164,7 @@ fn check_read(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Resul
 
 fn check_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
     let refuse = |why: &str| {
-        let text = format!("attribute {name:?} of {} {file}: {why}", inode.noun());
+        let text = format!("attribute {name} of {} {file}: {why}", inode.noun(), name = name.quoted());
         Err(Error::new(ErrorKind::NotPermitted, text))
     };
     match space_of(name)? {
@@ -179,5 +186,5 @@ fn has_user_attributes(inode: &Inode) -> bool {
 }
 
 fn no_attribute(file: FileId, name: &Name) -> Error {
-    Error::new(ErrorKind::NoAttribute, format!("file {file} has no attribute {name:?}"))
+    Error::new(ErrorKind::NoAttribute, format!("file {file} has no attribute {name}", name = name.quoted()))
 }

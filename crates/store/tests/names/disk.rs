@@ -2,12 +2,12 @@
 
 use forebay_model::{Bytes, ErrorKind};
 use forebay_store::{Batch, FjallKv, Kv};
+use forebay_testkit::{child, child_of};
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
-
-const CHILD_DIR: &str = "FOREBAY_TEST_CHILD_DIR";
 
 fn put(kv: &dyn Kv, key: &str, value: &str) {
     let mut batch = Batch::default();
@@ -76,11 +76,9 @@ fn store_that_cannot_be_opened_reports_why() {
     refuse(FjallKv::open(dir.path(), cache), "another version");
 }
 
-/// Not a test: the body of the killed process.
-#[test]
-fn child_commits_until_it_is_killed() {
-    let Ok(dir) = std::env::var(CHILD_DIR) else { return };
-    let kv = FjallKv::open(dir.as_ref(), Bytes::mib(1)).expect("a sound store");
+/// The body of the process that is killed.
+fn commit_until_killed(dir: &Path) {
+    let kv = FjallKv::open(dir, Bytes::mib(1)).expect("a sound store");
     let start = keys(&kv, "k", "", usize::MAX).len();
     let mut out = std::io::stdout().lock();
     for count in start.. {
@@ -94,16 +92,15 @@ fn child_commits_until_it_is_killed() {
 
 #[test]
 fn committed_batches_survive_a_killed_process() {
+    const TEST: &str = "disk::committed_batches_survive_a_killed_process";
+    if let Some(dir) = child_of(TEST) {
+        return commit_until_killed(&dir);
+    }
     let dir = tempfile::tempdir().expect("a temporary directory");
     drop(FjallKv::create(dir.path(), Bytes::mib(1)).expect("a new store"));
     let mut acknowledged = 0;
     for round in 1..=10 {
-        let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "disk::child_commits_until_it_is_killed", "--nocapture"])
-            .env(CHILD_DIR, dir.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut child = child(TEST, dir.path()).stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         // Output of the test harness may precede ours on the first line.
         let counts = lines

@@ -212,6 +212,7 @@ fn postcard_number(mut number: u64) -> Vec<u8> {
 fn random_damage_to_several_stores_never_panics() {
     let base = seed();
     let mut random = Rng::new(base);
+    let (mut refusals, mut repairs) = (0, 0);
     for _ in 0..150 {
         let cluster = busy_fork(&mut random);
         let mut refused = Vec::new();
@@ -220,12 +221,15 @@ fn random_damage_to_several_stores_never_panics() {
         }
         for error in refused {
             assert_eq!(error.kind(), ErrorKind::BadStore, "FOREBAY_SEED={base}: {error}");
+            refusals += 1;
         }
         cluster.check();
-        if let Err(error) = repair(&cluster.members, &stores(&cluster), true) {
-            assert_eq!(error.kind(), ErrorKind::BadStore, "FOREBAY_SEED={base}: {error}");
+        match repair(&cluster.members, &stores(&cluster), true) {
+            Ok(_) => repairs += 1,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::BadStore, "FOREBAY_SEED={base}: {error}"),
         }
     }
+    assert!(refusals > 0 && repairs > 0, "FOREBAY_SEED={base}: {refusals} refused, {repairs} repaired");
 }
 
 thread_local! {

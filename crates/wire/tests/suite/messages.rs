@@ -88,7 +88,7 @@ fn invalid_header_is_refused_with_a_reason() {
         (4, &(MAX_BODY + 1).to_le_bytes()[..], true, "at most 524288 bytes of body"),
         (4, &u32::MAX.to_le_bytes()[..], true, "this one 4294967295"),
         (16, &(MAX_PAYLOAD + 1).to_le_bytes()[..], true, "at most 4194304 bytes of payload"),
-        (3, &[1][..], true, "a Hello frame has at most 0 bytes of payload"),
+        (3, &[1][..], true, "a hello frame has at most 0 bytes of payload"),
     ] {
         let error = Header::decode(&altered(at, bytes, repair)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);

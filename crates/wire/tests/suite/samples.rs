@@ -168,6 +168,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::SetRoute { mode: "traffic".into() },
         Request::Queue,
         Request::MapFile { token, offset: 1 << 40, len: 4096, write: true },
+        Request::KeepPages { token },
+        Request::LocalPipe { file },
         Request::Repair { step: RepairStep::Rescue { drop_dangling: true } },
         Request::Repair { step: RepairStep::Forgive },
         Request::Keys(KeyCall::Grant { user: "ada".to_owned(), expires: Some(1 << 40) }),

@@ -42,7 +42,7 @@ pub(super) fn run(
     nodes::lay_out(scenario, point, &mut ground, &clients)?;
     fill(scenario, &ground, &clients)?;
     // The same job orders for every variant.
-    let mut rng = Rng(scenario.seed.wrapping_add(u64::from(turn) << 32));
+    let mut rng = Rng::new(scenario.seed.wrapping_add(u64::from(turn) << 32));
     let order = rng.some(clients.len(), clients.len() as u32);
     let begin = Instant::now();
     let mut tickets = Vec::new();
@@ -87,7 +87,7 @@ fn fill(scenario: &Scenario, ground: &Ground, clients: &[Client]) -> Outcome {
         Ok(clients[process.job].open(path, OpenOptions::WRITE)?)
     };
     let files = ground.processes.iter().map(open).collect::<Outcome<Vec<File>>>()?;
-    let (mut rng, mut at) = (Rng(scenario.seed), vec![0; files.len()]);
+    let (mut rng, mut at) = (Rng::new(scenario.seed), vec![0; files.len()]);
     let mut left: Vec<usize> = (0..files.len()).filter(|&one| ground.processes[one].len > 0).collect();
     while !left.is_empty() {
         let place = rng.below(left.len() as u32) as usize;

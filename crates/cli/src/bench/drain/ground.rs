@@ -120,11 +120,9 @@ impl Ground {
         for file in &self.files {
             let found = self.plain.find(&file.path)?.map(|found| found.version.size);
             if found != Some(file.size) {
-                let text = format!(
-                    "{} should have {} bytes in the back end, and has {found:?}",
-                    file.shown(),
-                    file.size
-                );
+                let has = found.map_or_else(|| "is missing".to_owned(), |size| format!("has {size}"));
+                let text =
+                    format!("{} should have {} bytes in the back end: it {has}", file.shown(), file.size);
                 return Err(Failure::Failed(text));
             }
             let object = self.plain.open(&file.path)?;

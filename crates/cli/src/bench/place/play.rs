@@ -46,12 +46,8 @@ pub(super) struct Played {
 
 /// The random generator of one repetition.
 fn rng(seed: u64, nodes: u32, run: u32, repetition: u32) -> Rng {
-    let mut rng = Rng(seed);
-    for part in [nodes, run, repetition] {
-        rng.0 = rng.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
-        rng.below(1);
-    }
-    rng
+    let parts = [nodes, run, repetition].into_iter().map(u64::from);
+    Rng::new(parts.fold(seed, |seed, part| Rng::new(seed.wrapping_add(part)).bits()))
 }
 
 pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
@@ -149,7 +145,7 @@ impl Repetition<'_> {
         let plan = place(&mut self.ledger, &job).map_err(|trouble| Failure::Failed(trouble.to_string()))?;
         let targets = |shape: Shape| match shape {
             Shape::Striped(stripes) => Ok(stripes.targets),
-            other => Err(Failure::Failed(format!("a file of known size lies as {other:?}"))),
+            _ => Err(Failure::Failed("a file of known size is not placed on targets".to_owned())),
         };
         plan.files.into_iter().map(|file| targets(file.shape)).collect()
     }

@@ -19,7 +19,7 @@ pub(super) fn play(real: &Real, pattern: Pattern, seed: u64) -> Outcome<Vec<(Var
     let mut found = Vec::new();
     for &variant in Variant::all(pattern) {
         let runs = (0..real.repetitions).map(|repetition| {
-            let salt = seed ^ u64::from(repetition).wrapping_mul(0x2545_f491_4f6c_dd1d);
+            let salt = Rng::new(seed.wrapping_add(repetition.into())).bits();
             once(real, pattern, variant, salt)
         });
         found.push((variant, vec![runs.collect::<Outcome<Vec<f64>>>()?]));
@@ -47,7 +47,7 @@ fn once(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<f
         real,
         pattern,
         variant,
-        rng: Rng(salt),
+        rng: Rng::new(salt),
         ledger: Ledger::new(topology, Weights::default(), salt),
     };
     let mut spent = Duration::ZERO;
@@ -145,7 +145,7 @@ impl Chooser<'_> {
         let plan = place(&mut self.ledger, &job).map_err(|trouble| Failure::Failed(trouble.to_string()))?;
         let layout = |shape: Shape| match shape {
             Shape::Striped(stripes) => Ok(Layout { targets: stripes.targets, stripe: stripes.size }),
-            other => Err(Failure::Failed(format!("a file of known size lies as {other:?}"))),
+            _ => Err(Failure::Failed("a file of known size is not placed on targets".to_owned())),
         };
         plan.files.into_iter().map(|file| layout(file.shape)).collect()
     }

@@ -10,10 +10,11 @@ use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Striping, Uid};
 use forebay_policy::share::Rng;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
 use forebay_wire::{RouteStatus, Status};
+use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -193,7 +194,7 @@ fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
         let objects = objects.collect::<Outcome<Vec<Mutex<Box<dyn Object>>>>>()?;
         let put = |object: &Mutex<Box<dyn Object>>, offset: u64, bytes: &[u8]| {
             link.pass(bytes.len());
-            object.lock().unwrap_or_else(PoisonError::into_inner).write_at(offset, &[bytes])
+            object.lock().write_at(offset, &[bytes])
         };
         seconds += all(scenario, burst, &objects, number, stop, put)?.as_secs_f64();
         direct += scenario.real_bytes(burst.bytes);
@@ -212,7 +213,7 @@ impl Link {
     /// Waits until the given number of bytes has passed.
     fn pass(&self, bytes: usize) {
         let through = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = self.free.lock();
             *free = (*free).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate);
             *free
         };

@@ -305,11 +305,8 @@ mod tests {
         ] {
             let spacing = Bytes(if pattern == Pattern::Noncontiguous { 3 } else { 0 });
             let burst = Burst { pattern, bytes: Bytes(120), spacing };
-            let mut state = 1_u64;
-            let mut rng = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
+            let mut rng = forebay_testkit::Rng::new(1);
+            let mut rng = |below: u64| rng.below(below);
             let all: Vec<Vec<u64>> =
                 (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut rng)).collect();
             if let Some(second) = second {

@@ -261,6 +261,19 @@ static void few(void) {
     close(fd);
 }
 
+/* A program has every number up to its limit. */
+static void all_numbers(void) {
+    int limit = getdtablesize(), first = open(P("a"), O_RDONLY), last = first;
+    int *copies = calloc(limit, sizeof *copies), count = 0;
+    while (count < limit && (copies[count] = dup(first)) >= 0) last = copies[count++];
+    fprintf(out, "all, then %s, the last is the limit's: %d\n", strerrorname_np(errno), last == limit - 1);
+    for (int fd = 0; fd < limit; fd++)
+        if (fcntl(fd, F_GETFD) < 0) fprintf(out, "%d is neither free nor the program's\n", fd);
+    while (count > 0) close(copies[--count]);
+    close(first);
+    free(copies);
+}
+
 int main(int argc, char **argv) {
     if (begin(argc, argv)) return 2;
     put("a", "0123456789");
@@ -277,6 +290,7 @@ int main(int argc, char **argv) {
     paths(fd, dir);
     resolving(dir);
     few();
+    all_numbers();
     fprintf(out, "end\n");
     return 0;
 }

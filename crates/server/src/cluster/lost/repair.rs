@@ -11,7 +11,7 @@ use crate::cluster::nonsense;
 use crate::cluster::transaction::Undone;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::{NameReply, NameRequest, Op};
-use forebay_wire::RepairStep;
+use forebay_wire::{RepairStep, variant_name};
 
 /// How often losses are listed again: a listing is bounded, and a restored directory has a name.
 const ROUNDS: u32 = 64;
@@ -21,7 +21,7 @@ impl LossSearch {
     pub(crate) async fn repair(&self, caller: &Caller, step: RepairStep) -> Result<Vec<String>> {
         caller.demand("repair the service")?;
         self.homes.demand_joined()?;
-        tracing::warn!(uid = %caller.who.uid, ?step, "the service is repaired");
+        tracing::warn!(uid = %caller.who.uid, step = variant_name(&step), "the service is repaired");
         match step {
             RepairStep::Rescue { drop_dangling } => self.rescue(drop_dangling).await,
             RepairStep::Forgive if self.join_state.forgive(&self.store)? => {
@@ -71,11 +71,12 @@ impl LossSearch {
             }
             (Sign::Leads(FileKind::Directory), Some(dir), Some(name)) => {
                 self.revive(file, Some((dir, name.clone()))).await?;
-                Ok(Some(format!("directory {file} ({name:?}) is made again, for its owner only")))
+                Ok(Some(format!("directory {file} ({}) is made again, for its owner only", name.quoted())))
             }
             (Sign::Leads(_), Some(dir), Some(name)) if drop_dangling => {
                 let dropped = self.store.names().drop_dangling(dir, name, file, now).map_err(Error::from)?;
-                Ok(dropped.then(|| format!("the name {name:?} of the lost file {file} is taken away")))
+                Ok(dropped
+                    .then(|| format!("the name {} of the lost file {file} is taken away", name.quoted())))
             }
             (Sign::Entries(_), ..) => {
                 // Otherwise the server that has its name creates it again.

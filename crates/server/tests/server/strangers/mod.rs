@@ -66,7 +66,8 @@ fn token_in(request: &mut Request) -> Option<&mut Token> {
         | Request::Ring { token, .. }
         | Request::Map { token, .. }
         | Request::Seek { token, .. }
-        | Request::MapFile { token, .. } => Some(token),
+        | Request::MapFile { token, .. }
+        | Request::KeepPages { token } => Some(token),
         _ => None,
     }
 }
@@ -110,6 +111,7 @@ fn before_directory() -> (World, TempDir) {
 fn drained_scene_is_closed(guard: Guard, passes: fn(&Request) -> bool) {
     let (world, dir) = before_directory();
     let mut scene = Scene::new(&world, ALICE, guard, 0);
+    scene.remove_pipe();
     clean(&drain(&mut world.control(), None));
     let before = (scene.snapshot(&world), tree(dir.path()));
     for request in requests(&scene).into_iter().filter(passes) {

@@ -202,6 +202,8 @@ rules! { Request, rule, requests;
         Request::Seek { token: s.token, offset: 0, to: SeekTo::Data, end: None, stripes: None },
         Request::Seek { token: s.token, offset: 0, to: SeekTo::Hole, end: Some(99), stripes: None },
     ];
+    LocalPipe: May::Owner, s => vec![Request::LocalPipe { file: s.pipe }];
+    KeepPages: May::Opener, s => vec![Request::KeepPages { token: s.token }];
     MapFile: May::Opener, s => vec![Request::MapFile { token: s.token, offset: 0, len: 1, write: true }];
 }
 

@@ -1,7 +1,7 @@
 //! The files of a user that others must not see or change, and a snapshot of them by root.
 
 use crate::raw::{Raw, World, hello, name};
-use forebay_model::{Access, Attr, FileId, Time};
+use forebay_model::{Access, Attr, FileId, Special, Time};
 use forebay_wire::{At, Channel, Reply, Request, Token, XattrMode};
 use std::fmt::Write;
 use std::os::unix::net::UnixStream;
@@ -34,6 +34,8 @@ pub(super) struct Scene {
     pub(super) link: FileId,
     /// A directory that is not empty.
     pub(super) sub: FileId,
+    /// A named pipe.
+    pub(super) pipe: FileId,
     /// A file in the root, which is sticky.
     pub(super) outer: FileId,
     /// Token of the open file.
@@ -69,8 +71,19 @@ impl Scene {
         let sub = control.make_dir(top, "sub", dir_mode);
         control.make_dir(sub, NAME, dir_mode);
         control.make_dir(top, "empty", dir_mode);
+        let special = Special::Pipe;
+        let request = Request::MakeSpecial { dir: top, name: name("pipe"), mode: file_mode, special };
+        let pipe = match control.call(request) {
+            Ok(Reply::Attr(attr)) => attr.id,
+            other => panic!("no pipe: {other:?}"),
+        };
         let outer = control.create(ROOT, &format!("outer-{title}"), 0o600).file;
-        Scene { uid, guard, title, top, file, link, sub, outer, token, connection, client, control }
+        Scene { uid, guard, title, top, file, link, sub, pipe, outer, token, connection, client, control }
+    }
+
+    /// Removes the pipe, which cannot be drained.
+    pub(super) fn remove_pipe(&mut self) {
+        self.control.call(Request::Unlink { dir: self.top, name: name("pipe") }).expect("removed");
     }
 
     pub(super) fn path(&self) -> Vec<u8> {
@@ -94,7 +107,7 @@ impl Scene {
     pub(super) fn snapshot(&mut self, world: &World) -> String {
         let mut root = world.control();
         let mut text = String::new();
-        for file in [self.top, self.file, self.link, self.sub, self.outer] {
+        for file in [self.top, self.file, self.link, self.sub, self.pipe, self.outer] {
             let attr = match root.call(Request::GetAttr { file }) {
                 Ok(Reply::Attr(attr)) => Ok(Attr { atime: Time::default(), buffered: 0, ..attr }),
                 other => Err(other),

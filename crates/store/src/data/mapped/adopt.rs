@@ -3,9 +3,9 @@
 use super::object::Object;
 use super::ranges::Ranges;
 use super::{Mapped, NOTE_VERSION, Note, note_key, object_name};
+use crate::data::Data;
 use crate::data::file::SizeRecord;
 use crate::data::recover::Start;
-use crate::data::{Data, lock};
 use crate::meta::{Batch, KeySpace};
 use forebay_model::{FileId, Result};
 use std::ops::ControlFlow;
@@ -57,7 +57,7 @@ impl Data {
             return Ok(false);
         }
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         let object = Object::new(file, path);
         // An earlier server process may have died while changing the size.
         let cut = object.resize(state.size, state.size);
@@ -68,7 +68,7 @@ impl Data {
         let charge = present.len_below(state.size);
         // Without a writer nothing was stored, and nothing is to be written back.
         (mapped.present, mapped.stored) = (present, note.writer.write);
-        lock(&self.objects.usage).add(&mut mapped.charge, charge, note.writer.uid);
+        self.objects.usage.lock().add(&mut mapped.charge, charge, note.writer.uid);
         state.mapped = Some(Box::new(mapped));
         self.objects.insert(id);
         Ok(true)

@@ -8,7 +8,7 @@ use super::{Mapped, Mapper, PIECE, page_of};
 use crate::data::file::File;
 use crate::data::mapped::object::PAGE;
 use crate::data::publish::{Put, Write};
-use crate::data::{Data, Filled, Piece, lock};
+use crate::data::{Data, Filled, Piece};
 use crc32c::crc32c;
 use forebay_model::{FileId, Result, Span};
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,7 +20,7 @@ impl Data {
         let mut at = 0;
         loop {
             let (dirty, writer, next) = {
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 let Some(mapped) = state.mapped.as_ref().filter(|mapped| mapped.stored) else {
                     return Ok(());
                 };
@@ -52,7 +52,7 @@ impl Data {
     fn commit_mapped(&self, id: FileId, span: Span, mut filled: Filled, writer: Mapper) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
         let dead = {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(id, &mut state)?;
             // The file was truncated or deleted, or its object removed, meanwhile.
             let Some(span) = span.intersect(Span::new(0, state.size)) else { return Ok(()) };
@@ -98,10 +98,10 @@ impl Data {
             unused.then_some(mapped.shared)
         };
         let Some(state) = self.files.resident(id) else { return Ok(false) };
-        let Some(shared) = lock(&state).mapped.as_deref_mut().and_then(unused) else { return Ok(false) };
+        let Some(shared) = state.lock().mapped.as_deref_mut().and_then(unused) else { return Ok(false) };
         self.write_back(id)?;
         let dropped = {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             if state.mapped.as_deref_mut().and_then(unused) != Some(shared) {
                 return Ok(false);
             }

@@ -15,17 +15,17 @@ mod usage;
 
 use super::file::{File, SizeRecord};
 use super::index::Source;
-use super::{Data, Filled, Piece, lock};
+use super::{Data, Filled, Piece};
 use crate::files::failed;
 use crate::meta::{Batch, KeySpace};
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Uid};
 use object::{Object, PAGE};
+use parking_lot::Mutex;
 use ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use usage::{Charge, Full, Usage};
 use xxhash_rust::xxh3::xxh3_64;
@@ -107,15 +107,15 @@ pub(super) struct Objects {
 
 impl Objects {
     fn insert(&self, file: FileId) {
-        lock(&self.files).insert(file);
+        self.files.lock().insert(file);
     }
 
     fn remove(&self, file: FileId) {
-        lock(&self.files).remove(&file);
+        self.files.lock().remove(&file);
     }
 
     fn is_prepared(&self, file: FileId) -> bool {
-        lock(&self.preparing).contains_key(&file)
+        self.preparing.lock().contains_key(&file)
     }
 }
 
@@ -127,7 +127,7 @@ pub struct Preparing<'a> {
 
 impl Drop for Preparing<'_> {
     fn drop(&mut self) {
-        let mut preparing = lock(&self.objects.preparing);
+        let mut preparing = self.objects.preparing.lock();
         match preparing.get_mut(&self.file) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(preparing.remove(&self.file)),
@@ -217,25 +217,32 @@ impl Data {
     /// Files that are mapped.
     #[must_use]
     pub fn mapped(&self) -> Vec<FileId> {
-        lock(&self.objects.files).iter().copied().collect()
+        self.objects.files.lock().iter().copied().collect()
+    }
+
+    /// Whether processes may have mapped a file for writing. Stays true until [`Data::end_map`] has ended the mapping.
+    #[must_use]
+    pub fn is_stored_into(&self, id: FileId) -> bool {
+        let state = self.files.resident(id);
+        state.is_some_and(|state| state.lock().mapped.as_ref().is_some_and(|mapped| mapped.stored))
     }
 
     /// Bytes of mapped files that are in memory beside the regions.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
-        lock(&self.objects.usage).bytes()
+        self.objects.usage.lock().bytes()
     }
 
     /// Limits what the mapped files of each user take to the given percentage of the capacity, except for root and
     /// `exempt`.
     pub fn bound_mapped(&self, percent: u8, exempt: Uid) {
-        lock(&self.objects.usage).bound_users(percent, exempt);
+        self.objects.usage.lock().bound_users(percent, exempt);
     }
 
     /// Begins to map a file. Its object stays at least until the result is dropped.
     #[must_use]
     pub fn begin_map(&self, id: FileId) -> Preparing<'_> {
-        *lock(&self.objects.preparing).entry(id).or_default() += 1;
+        *self.objects.preparing.lock().entry(id).or_default() += 1;
         Preparing { objects: &self.objects, file: id }
     }
 
@@ -244,7 +251,7 @@ impl Data {
     pub fn prepare_map(&self, id: FileId, span: Span, mapper: Mapper) -> Result<Option<Missing>> {
         self.stop_rings(id)?;
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(id, &mut state)?;
         state.alive()?;
         if self.is_filled(id) {
@@ -290,7 +297,7 @@ impl Data {
     /// Fills a missing range with the content of the file; false if the file has changed meanwhile.
     pub fn fill_map(&self, id: FileId, missing: Missing, bytes: &[u8]) -> Result<bool> {
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.consume(id, &mut state)?;
         let size = state.size;
         let Some(mapped) = state.mapped.as_mut().filter(|mapped| mapped.changes == missing.changes) else {
@@ -317,7 +324,7 @@ impl Data {
     /// prepared again.
     pub fn share_map(&self, id: FileId, span: Span, write: bool) -> Result<Option<std::fs::File>> {
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         state.alive()?;
         let Some(mapped) = &mut state.mapped else { return Ok(None) };
         // The note says whether a process may have stored bytes, and must say so before one can.
@@ -375,7 +382,7 @@ impl Data {
     /// Sets how many bytes of an object count against the capacity, new ones for `user`; fails if they do not fit.
     fn charge(&self, mapped: &mut Mapped, bytes: u64, user: Uid) -> Result<()> {
         let capacity = self.capacity();
-        let charged = lock(&self.objects.usage).set(&mut mapped.charge, bytes, user, capacity);
+        let charged = self.objects.usage.lock().set(&mut mapped.charge, bytes, user, capacity);
         charged.map_err(|full| {
             let text = match full {
                 Full::All => {
@@ -404,7 +411,7 @@ impl Data {
         mapped.changes += 1;
         if offset + total > size {
             let (charge, user) = (mapped.present.len_below(offset + total), mapped.writer.uid);
-            let charged = lock(&self.objects.usage).set(&mut mapped.charge, charge, user, self.capacity());
+            let charged = self.objects.usage.lock().set(&mut mapped.charge, charge, user, self.capacity());
             // The mapper's own bound must not fail the write of another user.
             if charged == Err(Full::All) {
                 self.charge(mapped, charge, user)?;
@@ -462,7 +469,7 @@ impl Data {
         // then. A note without an object has no effect.
         self.disk.remove(&object_name(id))?;
         if let Some(mut mapped) = state.mapped.take() {
-            lock(&self.objects.usage).release_all(&mut mapped.charge);
+            self.objects.usage.lock().release_all(&mut mapped.charge);
         }
         self.objects.remove(id);
         let mut batch = Batch::default();

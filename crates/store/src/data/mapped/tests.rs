@@ -281,16 +281,14 @@ struct Random {
     data: Option<Data>,
     object: Option<std::fs::File>,
     model: Vec<u8>,
-    state: u64,
+    rng: forebay_testkit::Rng,
 }
 
 const MOST: u64 = 3 * PAGE + 100;
 
 impl Random {
     fn below(&mut self, below: u64) -> u64 {
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.state >> 33) % below
+        self.rng.below(below)
     }
 
     fn data(&self) -> &Data {
@@ -372,7 +370,8 @@ fn random_stores_and_writes_of_few_values_match_the_model() {
         }
         let world = World::new();
         let data = world.open(Start::Fresh);
-        let mut random = Random { world, data: Some(data), object: None, model: Vec::new(), state: seed };
+        let rng = forebay_testkit::Rng::new(seed);
+        let mut random = Random { world, data: Some(data), object: None, model: Vec::new(), rng };
         for step in 0..200 {
             random.step();
             random.check(&format!("FOREBAY_SEED={seed}, step {step}"));

@@ -3,10 +3,10 @@
 use super::channel::{Channel, Granted, State, ended};
 use super::note::SlabNote;
 use super::{Header, Note, RingId, Rings, boot, ring_name, unreadable};
+use crate::data::Data;
 use crate::data::disk::Disk;
 use crate::data::file::SizeRecord;
 use crate::data::recover::{Found, Start};
-use crate::data::{Data, lock};
 use forebay_model::Result;
 use forebay_shm::{RING_BYTES, Slab, Taker};
 use rustix::fs::{FlockOperation, flock};
@@ -87,7 +87,7 @@ impl Data {
                 // The file was deleted with its last name.
                 Some(file) if self.kv.get(&SizeRecord::key(file))?.is_none() => {
                     channel.lock().bound = None;
-                    lock(&self.rings.table).bound.remove(&file);
+                    self.rings.table.lock().bound.remove(&file);
                 }
                 Some(file) => self.poll_file(file)?,
                 None => {}
@@ -139,7 +139,7 @@ impl Data {
         let (slot, filled) = journaled.fold((note.slot, note.start), |(next, filled), (slot, record)| {
             (next.max(slot + 1), filled.max(record.position + record.len()))
         });
-        lock(&self.space).adopt_slab(region.id, header.uid, end_slot);
+        self.space.lock().adopt_slab(region.id, header.uid, end_slot);
         Some(Granted { note, region, slab: Slab::new(bytes), slots: slot..end_slot, filled })
     }
 }

@@ -3,13 +3,14 @@
 use super::RingId;
 use super::note::{Header, MOST_SLABS, Note, SlabNote};
 use super::sums::Sums;
+use crate::data::MAX_FILE;
 use crate::data::region::Region;
-use crate::data::{MAX_FILE, lock};
 use forebay_model::{FileId, JobId, Span, Uid};
 use forebay_shm::{Commit, Found, RING_RECORDS, Slab, Taker, Ticket};
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Largest size of a record merged from adjacent writes.
@@ -126,7 +127,7 @@ impl Channel {
 
     /// Begins a lease.
     pub(super) fn begin_lease(&self) -> u64 {
-        let mut lease = lock(&self.lease);
+        let mut lease = self.lease.lock();
         *lease = ended(*lease).wrapping_add(1);
         self.taker.set_lease(*lease);
         *lease
@@ -134,7 +135,7 @@ impl Channel {
 
     /// Ends a lease, if it is current.
     pub(super) fn end_lease(&self, which: u64) {
-        let mut lease = lock(&self.lease);
+        let mut lease = self.lease.lock();
         if *lease == which {
             *lease = which.wrapping_add(1);
             self.taker.set_lease(*lease);
@@ -143,13 +144,13 @@ impl Channel {
 
     /// Ends any lease of its client.
     pub(super) fn end_leases(&self) {
-        let mut lease = lock(&self.lease);
+        let mut lease = self.lease.lock();
         *lease = ended(*lease);
         self.taker.set_lease(*lease);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Checks whether records wait.

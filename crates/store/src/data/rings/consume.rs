@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, RingStatus};
 use super::{Pass, RingId};
-use crate::data::{Data, lock};
+use crate::data::Data;
 use forebay_model::{FileId, Result};
 use forebay_shm::monotonic;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl Data {
     /// the file, or space, then does not wait for checksums of records published meanwhile.
     pub(super) fn poll_file_until(&self, id: FileId, ring: RingId, until: u64) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
+        let mut state = state.lock();
         self.before.before(id);
         let all = Pass::all(monotonic());
         let channels = self.rings.of(id);
@@ -103,18 +103,18 @@ impl Data {
         if self.rings.of(id).iter().all(|channel| channel.ring_status().records() <= FEW) {
             return self.persist_size(id);
         }
-        lock(&self.rings.closed).insert(id);
+        self.rings.closed.lock().insert(id);
         Ok(())
     }
 
     /// Persists the sizes of closed files whose rings are consumed by now. Skips failures, and returns the last one.
     pub fn persist_consumed_sizes(&self) -> Result<()> {
-        let closed: Vec<FileId> = lock(&self.rings.closed).iter().copied().collect();
+        let closed: Vec<FileId> = self.rings.closed.lock().iter().copied().collect();
         let mut done = Ok(());
         for id in closed {
             if self.rings.of(id).iter().all(|channel| channel.ring_status() == RingStatus::Empty) {
                 // Removed first: the file may be closed again meanwhile.
-                lock(&self.rings.closed).remove(&id);
+                self.rings.closed.lock().remove(&id);
                 done = self.persist_size(id).and(done);
             }
         }
@@ -130,7 +130,7 @@ impl Data {
     /// Whether a ring holds so few records that consuming it takes negligible time.
     #[must_use]
     pub fn is_quiet(&self, ring: RingId) -> bool {
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned();
+        let channel = self.rings.table.lock().channels.get(&ring).cloned();
         channel.is_some_and(|channel| channel.ring_status().records() <= FEW)
     }
 

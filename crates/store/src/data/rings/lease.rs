@@ -6,10 +6,10 @@
 
 use super::channel::Channel;
 use super::{RingId, Rings};
+use crate::data::Data;
 use crate::data::file::File;
 use crate::data::index::Source;
 use crate::data::region::data_name;
-use crate::data::{Data, lock};
 use forebay_model::{Error, ErrorKind, FileId, RegionId, Result, Span, Uid};
 use forebay_shm::Epochs;
 use std::path::PathBuf;
@@ -149,7 +149,7 @@ impl Data {
     /// without a request; they must send one before their next write.
     pub fn lease(&self, uid: Uid, file: FileId, ring: RingId, from: u64) -> Result<MapOffer> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
+        let channel = self.rings.table.lock().channels.get(&ring).cloned().ok_or_else(stale)?;
         {
             let mut state = channel.lock();
             state.confirmed = true;
@@ -161,7 +161,7 @@ impl Data {
             self.recall(other)?;
         }
         let locked = self.files.get(file, || self.load(file))?;
-        let mut locked = lock(&locked);
+        let mut locked = locked.lock();
         self.consume(file, &mut locked)?;
         locked.alive()?;
         locked.check_unmapped()?;

@@ -26,19 +26,20 @@ pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
 pub use slabs::SlabOffer;
 
+use super::Data;
 use super::disk::Disk;
 use super::file::{File, SizeRecord};
 use super::publish::{Put, Space, Write};
-use super::{Data, lock};
 use crate::superblock::boot_id;
 use channel::{Channel, RingWrite, State};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::{DOORBELL_BYTES, Doorbell, RING_BYTES, Taker, monotonic};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Largest number of rings of a store.
@@ -118,7 +119,7 @@ impl Rings {
     /// The rings bound to a file.
     fn of(&self, file: FileId) -> Vec<Arc<Channel>> {
         match self.any() {
-            true => lock(&self.table).bound.get(&file).cloned().unwrap_or_default(),
+            true => self.table.lock().bound.get(&file).cloned().unwrap_or_default(),
             false => Vec::new(),
         }
     }
@@ -129,11 +130,11 @@ impl Rings {
 
     /// Takes the files whose sizes are still to be persisted; the caller persists them.
     pub(super) fn take_closed(&self) -> BTreeSet<FileId> {
-        std::mem::take(&mut *lock(&self.closed))
+        std::mem::take(&mut *self.closed.lock())
     }
 
     fn all(&self) -> Vec<Arc<Channel>> {
-        lock(&self.table).channels.values().cloned().collect()
+        self.table.lock().channels.values().cloned().collect()
     }
 
     /// Unbinds the rings of a deleted file: further records in them are ignored. The caller holds the file's lock.
@@ -147,13 +148,13 @@ impl Rings {
                 let _ = channel.taker.recall(state.epoch);
             }
         }
-        lock(&self.table).bound.remove(&file);
+        self.table.lock().bound.remove(&file);
     }
 
     /// Counts granted bytes that a job did not use.
     fn add_unused(&self, job: JobId, bytes: u64) {
         if bytes > 0 {
-            let mut unused = lock(&self.unused);
+            let mut unused = self.unused.lock();
             if unused.len() >= MOST_JOBS {
                 unused.clear();
             }
@@ -163,7 +164,7 @@ impl Rings {
 
     fn insert(&self, channel: &Arc<Channel>) {
         let bound = channel.lock().bound;
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.channels.insert(channel.id, channel.clone());
         table.next = table.next.max(channel.id.0 + 1);
         if let Some(file) = bound {
@@ -280,7 +281,7 @@ impl Data {
         file: &mut File,
         begin: u64,
         collected: Vec<(usize, RingWrite)>,
-        states: &[(usize, std::sync::MutexGuard<'_, State>, u64)],
+        states: &[(usize, parking_lot::MutexGuard<'_, State>, u64)],
     ) {
         let state_of = |number: usize| {
             let state = states.iter().find(|(other, ..)| *other == number).map(|(_, state, _)| state);
@@ -328,12 +329,12 @@ impl Data {
     /// Consumes the rings of a file, without another operation.
     fn poll_file(&self, id: FileId) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
-        self.consume(id, &mut lock(&state))
+        self.consume(id, &mut state.lock())
     }
 
     /// Consumes all rings.
     pub(super) fn poll_all_files(&self) -> Result<()> {
-        let files: Vec<FileId> = lock(&self.rings.table).bound.keys().copied().collect();
+        let files: Vec<FileId> = self.rings.table.lock().bound.keys().copied().collect();
         files.into_iter().try_for_each(|file| self.poll_file(file))
     }
 
@@ -351,7 +352,7 @@ impl Data {
         // Recorded so that recovery finds the file, even if only the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             self.consume(file, &mut state)?;
             state.alive()?;
             state.check_unmapped()?;
@@ -360,7 +361,7 @@ impl Data {
                 state.size_pending = true;
             }
         }
-        let known = own.and_then(|id| lock(&self.rings.table).channels.get(&id).cloned());
+        let known = own.and_then(|id| self.rings.table.lock().channels.get(&id).cloned());
         let channel = match known.filter(|channel| channel.lock().uid == uid) {
             Some(channel) => {
                 self.rebind(&channel, job, file, writes)?;
@@ -369,7 +370,7 @@ impl Data {
             None => self.make_ring(uid, job, file, writes)?,
         };
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             // A concurrent map of the file does not wait for this ring, so the binding must fail.
             state.check_unmapped()?;
             if writes {
@@ -402,7 +403,7 @@ impl Data {
         let header = self.header_of(channel, &state)?;
         state.note.set_header(&header);
         drop(state);
-        let mut table = lock(&self.rings.table);
+        let mut table = self.rings.table.lock();
         // Two concurrent binds of the same ring must leave one entry.
         for bound in before.into_iter().chain([file]) {
             Rings::unbind(&mut table, channel, bound);
@@ -425,7 +426,7 @@ impl Data {
 
     fn make_ring(&self, uid: Uid, job: JobId, file: FileId, writes: bool) -> Result<Arc<Channel>> {
         let id = {
-            let mut table = lock(&self.rings.table);
+            let mut table = self.rings.table.lock();
             if table.channels.len() >= MOST_RINGS {
                 let text = format!("{MOST_RINGS} rings are in use already");
                 return Err(Error::new(ErrorKind::Busy, text));
@@ -503,7 +504,7 @@ impl Data {
             self.poll_file(file)?;
         }
         {
-            let mut table = lock(&self.rings.table);
+            let mut table = self.rings.table.lock();
             if let Some(file) = bound {
                 Rings::unbind(&mut table, channel, file);
             }

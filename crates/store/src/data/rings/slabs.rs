@@ -4,7 +4,7 @@ use super::RingId;
 use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
 use crate::data::reclaim::Want;
-use crate::data::{Data, Grant, lock};
+use crate::data::{Data, Grant};
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Uid};
 use forebay_shm::Slab;
 use std::collections::HashMap;
@@ -86,13 +86,13 @@ impl Data {
         let usual =
             self.rings_state(ring, |state| FIRST_SLAB << (2 * state.grants).min(8)).unwrap_or(FIRST_SLAB);
         let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
-        let share = (SHARE * lock(&self.rings.table).channels.len().max(1) as u64).min(LEAST_SHARE);
+        let share = (SHARE * self.rings.table.lock().channels.len().max(1) as u64).min(LEAST_SHARE);
         let most = (capacity / share).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
         usual.max(least).min(most as u32)
     }
 
     fn rings_state<T>(&self, ring: RingId, look: impl FnOnce(&State) -> T) -> Option<T> {
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned()?;
+        let channel = self.rings.table.lock().channels.get(&ring).cloned()?;
         let state = channel.lock();
         Some(look(&state))
     }
@@ -111,7 +111,7 @@ impl Data {
             return Ok(None);
         }
         self.grant_by(uid, ring, keep, |file| {
-            let lane = lock(&self.space).lane(uid, file);
+            let lane = self.space.lock().lane(uid, file);
             Ok(self.grant(lane, wanted(len)))
         })
     }
@@ -124,7 +124,7 @@ impl Data {
         reserve: impl FnOnce(FileId) -> Result<Option<Grant>>,
     ) -> Result<Option<SlabOffer>> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
+        let channel = self.rings.table.lock().channels.get(&ring).cloned().ok_or_else(stale)?;
         let file = {
             let mut state = channel.lock();
             state.confirmed = true;
@@ -171,7 +171,7 @@ impl Data {
     /// Prepares a grant to a client that has finished the slabs before `keep`: ends other clients' leases on the file.
     fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
         let locked = self.files.get(file, || self.load(file))?;
-        let mut locked = lock(&locked);
+        let mut locked = locked.lock();
         locked.check_unmapped()?;
         // Otherwise its records are consumed later: the client is waiting for space.
         if must_consume(&channel.lock(), keep) {
@@ -199,7 +199,7 @@ impl Data {
     /// The granted bytes that jobs did not use since the last call.
     #[must_use]
     pub fn taken_back(&self) -> HashMap<JobId, u64> {
-        std::mem::take(&mut *lock(&self.rings.unused))
+        std::mem::take(&mut *self.rings.unused.lock())
     }
 
     /// Recalls all slabs that are not being filled at the moment; true if there were any.

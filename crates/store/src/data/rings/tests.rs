@@ -60,7 +60,7 @@ fn store(dir: &tempfile::TempDir) -> Data {
 /// Runs a pass over the rings of the file that began at the given time.
 fn pass(data: &Data, begin: u64) {
     let state = data.files.get(FILE, || data.load(FILE)).unwrap();
-    data.consume_from(&data.rings.of(FILE), Pass::all(begin), FILE, &mut lock(&state)).unwrap();
+    data.consume_from(&data.rings.of(FILE), Pass::all(begin), FILE, &mut state.lock()).unwrap();
 }
 
 fn bytes(data: &Data) -> Vec<u8> {
@@ -162,8 +162,8 @@ fn size_of_a_closed_file_is_persisted_after_its_rings_are_consumed() {
     let dir = tempfile::tempdir().unwrap();
     let data = store(&dir);
     let mut client = Client::new(&data);
-    let waits = || lock(&data.rings.closed).contains(&FILE);
-    let persisted = || !lock(&data.files.get(FILE, || data.load(FILE)).unwrap()).size_pending;
+    let waits = || data.rings.closed.lock().contains(&FILE);
+    let persisted = || !data.files.get(FILE, || data.load(FILE)).unwrap().lock().size_pending;
     for (records, at_once) in [(4, true), (5, false)] {
         (0..records).for_each(|at| client.write(at, b"a", monotonic()));
         data.persist_size_soon(FILE).unwrap();

@@ -12,7 +12,7 @@ use super::talk::IntentId;
 use super::{Extent, Names, Share};
 use crate::data::{Journals, Rest};
 use crate::meta::Kv;
-use forebay_model::{FileId, FileKind, Incarnation, Layout, Members, Name, ServerId};
+use forebay_model::{FileId, FileKind, Incarnation, Layout, Members, Name, ServerId, list};
 use mend::Mend;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -221,7 +221,7 @@ impl<'a> Checker<'a> {
     }
 
     fn entry(&mut self, store: usize, dir: FileId, name: Name, target: Target) {
-        let entry = format!("entry {name:?} of directory {dir}");
+        let entry = format!("entry {name} of directory {dir}", name = name.quoted());
         if let (Some(members), Some(server)) = (self.members, self.servers[store])
             && members.home(dir, &name) != server
         {
@@ -283,8 +283,9 @@ impl<'a> Checker<'a> {
                 let mend = Mend::Parents { store: inode.store, file: id, parents: names.clone() };
                 let safe = !names.is_empty() && (inode.kind != FileKind::Directory || names.len() == 1);
                 let text = format!(
-                    "inode {id} says it has names in directories {:?}, but they are in {names:?}",
-                    inode.parents
+                    "inode {id} says it has names in directories {}, but they are in {}",
+                    list(&inode.parents),
+                    list(&names)
                 );
                 self.find_kind(Kind::Links, text, safe.then_some(mend));
             }
@@ -292,7 +293,8 @@ impl<'a> Checker<'a> {
                 && inode.name.as_ref() != Some(name)
             {
                 let mend = Mend::Name { store: inode.store, dir: id, name: name.clone() };
-                let text = format!("directory {id} does not know that it is called {name:?}");
+                let text =
+                    format!("directory {id} does not know that it is called {name}", name = name.quoted());
                 self.find_kind(Kind::Name, text, Some(mend));
             }
             if whole {
@@ -403,7 +405,8 @@ impl<'a> Checker<'a> {
     fn revive(&mut self) {
         let mut missing = std::mem::take(&mut self.missing);
         for (store, dir, name, file) in std::mem::take(&mut self.dangling) {
-            let text = format!("entry {name:?} of directory {dir}: its inode {file} is missing");
+            let text =
+                format!("entry {name} of directory {dir}: its inode {file} is missing", name = name.quoted());
             let mend = match self.store_for_inode(file).filter(|_| missing.remove(&file)) {
                 Some(store_for_inode) => {
                     Mend::Revive { store: store_for_inode, dir: file, name: Some((dir, name)) }

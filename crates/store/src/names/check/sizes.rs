@@ -3,7 +3,7 @@
 use super::{Checker, Kind, Mend, Seen};
 use crate::data::{Held, MAX_FILE, Rest};
 use crate::names::Extent;
-use forebay_model::{FileId, Layout, ServerId};
+use forebay_model::{FileId, Layout, ServerId, list};
 
 impl Checker<'_> {
     pub(super) fn sizes(&mut self) {
@@ -48,8 +48,8 @@ impl Checker<'_> {
             || (store == home && held.end == 0);
         if !fits {
             let text = format!(
-                "{holder} holds bytes of file {file}, which are to be on servers {:?}",
-                layout.servers
+                "{holder} holds bytes of file {file}, which are to be on servers {}",
+                list(&layout.servers)
             );
             return self.find_kind(Kind::Size, text, None);
         }
