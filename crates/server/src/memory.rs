@@ -11,7 +11,7 @@ use crate::jobs::Membership;
 use crate::mapping;
 use crate::opens::Hold;
 use crate::service::Service;
-use forebay_model::{Access, Error, ErrorKind, JobId, Result, Span};
+use forebay_model::{Access, Error, ErrorKind, FileKind, JobId, Result, Span};
 use forebay_store::{self as store, Body, RingId, SlabOffer, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_micros(300);
 const NAP: Duration = Duration::from_millis(20);
 /// Interval between two checks for dead clients.
 const TEND: Duration = Duration::from_millis(200);
+/// The extents of files up to this size are leased together with an open.
+const SMALL: u64 = 256 << 10;
 /// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -42,15 +44,7 @@ pub(crate) async fn serve(
     if let Request::KeepPages { ref token } = *request {
         return mapping::keep_pages(service, job, caller, token).await;
     }
-    // Writes through shared memory would bypass a modelled device.
-    let modelled = service.turns.rules().device.is_some();
-    // They could not be written directly, and the server could not detect the end of a burst.
-    let routed = service.writers.route.are_open() || service.writers.route.follows_bursts();
-    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
-        let text = "shared memory is off, or the program is not one of the service's own user on its machine";
-        return Err(Error::new(ErrorKind::Unsupported, text));
-    }
-    service.homes.demand_joined()?;
+    check_shared(service, caller)?;
     if let Request::Slab { ring, keep, least } = *request {
         let granted = grant(service, job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
         return granted.map(|slab| Reply::Slab(Box::new(slab)));
@@ -73,6 +67,50 @@ pub(crate) async fn serve(
         _ => Err(Error::new(ErrorKind::Protocol, "the request does not concern shared memory")),
     });
     done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
+}
+
+/// Fails unless the caller may use rings and slabs.
+fn check_shared(service: &Service, caller: &Caller) -> Result<()> {
+    // Writes through shared memory would bypass a modelled device.
+    let modelled = service.turns.rules().device.is_some();
+    // They could not be written directly, and the server could not detect the end of a burst.
+    let routed = service.writers.route.are_open() || service.writers.route.follows_bursts();
+    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
+        let text = "shared memory is off, or the program is not one of the service's own user on its machine";
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    service.homes.demand_joined()
+}
+
+/// What a client wants for the file that it opens in the same message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WithOpen {
+    /// An idle ring of the client, to be bound to the file.
+    pub(crate) ring: RingId,
+    /// Whether the ring is for writes. If not, the client also wants the file's extents.
+    pub(crate) write: bool,
+}
+
+/// Binds a ring to a file that was just opened, and leases the extents of a small file that is read: the answers to
+/// `Ring` and `Map`. Whatever takes long or fails is left out; the client then requests it when it needs it.
+pub(crate) fn serve_with_open(
+    service: &Service,
+    job: JobId,
+    caller: &Caller,
+    opened: &Reply,
+    WithOpen { ring: own, write }: WithOpen,
+) -> Vec<Reply> {
+    let Reply::Opened { token, attr, .. } = opened else { return Vec::new() };
+    let is_wanted = attr.kind == FileKind::File && (write || attr.size <= SMALL);
+    if !is_wanted || check_shared(service, caller).is_err() || !service.store.data().is_quiet(own) {
+        return Vec::new();
+    }
+    let wanted = Wanted { own: Some(own), write, job };
+    let Ok(bound) = tokio::task::block_in_place(|| ring(service, caller, token, wanted)) else {
+        return Vec::new();
+    };
+    let leased = (!write).then(|| map(service, caller, token, own, 0));
+    std::iter::once(bound).chain(leased.and_then(Result::ok)).collect()
 }
 
 /// A request for a slab of at least `least` bytes.
