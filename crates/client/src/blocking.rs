@@ -53,6 +53,34 @@ macro_rules! blocking {
 }
 
 /// A blocking client.
+///
+/// ```
+/// use forebay_client::blocking::Client;
+/// use forebay_client::{Address, ClientConfig, OpenOptions};
+/// use forebay_model::ErrorKind;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let config = forebay_server::Config {
+/// #     tcp: false,
+/// #     capacity: forebay_model::Bytes::mib(64),
+/// #     medium: forebay_server::Medium::Disk,
+/// #     ..forebay_server::Config::for_store(dir.path().join("store"))
+/// # };
+/// # let socket = config.socket_path();
+/// # let server = forebay_server::Server::start(config)?;
+/// let client = Client::connect(ClientConfig::new(Address::Unix(socket)))?;
+/// client.mkdir("/run1", 0o750)?;
+/// client.open("/run1/log", OpenOptions::CREATE)?.close()?;
+/// client.symlink("log", "/run1/latest")?;
+/// assert_eq!(client.stat("/run1/latest")?.size, 0);
+/// assert_eq!(client.rmdir("/run1").unwrap_err().kind(), ErrorKind::NotEmpty);
+/// client.unlink("/run1/latest")?;
+/// client.unlink("/run1/log")?;
+/// client.rmdir("/run1")?;
+/// # drop(client);
+/// # server.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Client {
     inner: crate::Client,
@@ -155,6 +183,36 @@ blocking! { Client:
 }
 
 /// A blocking open file.
+///
+/// ```
+/// use forebay_client::blocking::Client;
+/// use forebay_client::{Address, ClientConfig, OpenOptions};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let config = forebay_server::Config {
+/// #     tcp: false,
+/// #     capacity: forebay_model::Bytes::mib(64),
+/// #     medium: forebay_server::Medium::Disk,
+/// #     ..forebay_server::Config::for_store(dir.path().join("store"))
+/// # };
+/// # let socket = config.socket_path();
+/// # let server = forebay_server::Server::start(config)?;
+/// let client = Client::connect(ClientConfig::new(Address::Unix(socket)))?;
+/// let file = client.open("/results", OpenOptions::CREATE)?;
+/// file.pwrite(4, b"data")?;
+/// assert_eq!(file.append(b" and more")?, 8);
+/// file.punch(5, 3)?;
+/// file.truncate(12)?;
+/// file.sync()?;
+/// let mut bytes = [1; 32];
+/// assert_eq!(file.pread(0, &mut bytes)?, 12);
+/// assert_eq!(&bytes[..12], b"\0\0\0\0d\0\0\0 and");
+/// assert_eq!(file.stat()?.size, 12);
+/// file.close()?;
+/// # drop(client);
+/// # server.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct File {
     inner: crate::File,
 }
@@ -216,6 +274,35 @@ blocking! { File:
 }
 
 /// A directory being listed.
+///
+/// ```
+/// use forebay_client::blocking::Client;
+/// use forebay_client::{Address, ClientConfig, Listing, OpenOptions};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let config = forebay_server::Config {
+/// #     tcp: false,
+/// #     capacity: forebay_model::Bytes::mib(64),
+/// #     medium: forebay_server::Medium::Disk,
+/// #     ..forebay_server::Config::for_store(dir.path().join("store"))
+/// # };
+/// # let socket = config.socket_path();
+/// # let server = forebay_server::Server::start(config)?;
+/// let client = Client::connect(ClientConfig::new(Address::Unix(socket)))?;
+/// client.open("/b", OpenOptions::CREATE)?.close()?;
+/// client.mkdir("/a", 0o755)?;
+/// let mut names = Vec::new();
+/// for entry in client.read_dir("/", Listing::Attributes)? {
+///     let entry = entry?;
+///     assert!(entry.attr.is_some());
+///     names.push(entry.name.to_string());
+/// }
+/// names.sort();
+/// assert_eq!(names, ["a", "b"]);
+/// # drop(client);
+/// # server.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ReadDir {
     inner: crate::ReadDir,
 }
