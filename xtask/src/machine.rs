@@ -245,7 +245,7 @@ fn apt_get(what: &str) -> Command {
 
 /// Brings [`TOOLS`] into a directory under `target/`.
 fn tools(install: bool, machine: &mut Machine) {
-    let home = shell::target_dir().join("tools");
+    let home = tools_dir();
     machine.tools = home.join("bin");
     for tool in TOOLS {
         let is_here = || machine.tools.join(tool.name).exists() || shell::in_path(tool.name);
@@ -269,18 +269,26 @@ fn install_tool(tool: &Tool, home: &Path, options: &[&str]) -> Result<(), String
     shell::run(cargo.arg("--root").arg(home).arg(tool.name))
 }
 
+/// The path of mdBook, if this machine has it.
+pub(crate) fn present_mdbook() -> Option<String> {
+    let ours = tools_dir().join("bin").join(MDBOOK.name);
+    let in_path = || shell::in_path(MDBOOK.name).then(|| MDBOOK.name.to_owned());
+    in_path().or_else(|| ours.exists().then(|| ours.to_string_lossy().into_owned()))
+}
+
 /// The path of mdBook, installed without its server and its search if it is missing.
 pub(crate) fn mdbook() -> Result<String, String> {
-    if shell::in_path(MDBOOK.name) {
-        return Ok(MDBOOK.name.to_owned());
+    if let Some(program) = present_mdbook() {
+        return Ok(program);
     }
-    let home = shell::target_dir().join("tools");
-    let program = home.join("bin").join(MDBOOK.name);
-    if !program.exists() {
-        install_tool(&MDBOOK, &home, &["--no-default-features"])
-            .map_err(|why| format!("{}: {why}", MDBOOK.why))?;
-    }
-    Ok(program.to_string_lossy().into_owned())
+    install_tool(&MDBOOK, &tools_dir(), &["--no-default-features"])
+        .map_err(|why| format!("{}: {why}", MDBOOK.why))?;
+    present_mdbook().ok_or_else(|| format!("{} was installed and is not there", MDBOOK.name))
+}
+
+/// Where programs from Rust's registry are installed.
+fn tools_dir() -> PathBuf {
+    shell::target_dir().join("tools")
 }
 
 /// Brings [`MODULES`] into an environment under `target/`.

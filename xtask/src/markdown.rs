@@ -1,4 +1,4 @@
-//! Markdown, as far as checks need it: headings, links and command lines.
+//! Markdown, as far as checks need it: headings, links, command lines and blocks.
 
 /// Something on a page, and its line (from 1).
 #[derive(Debug, PartialEq)]
@@ -108,6 +108,71 @@ pub(crate) fn commands(page: &str, program: &str) -> Commands {
     commands
 }
 
+/// Commands of `program` that prose mentions in backticks, as words: without brackets and ellipses, and once for each
+/// alternative that a bar separates.
+pub(crate) fn mentions(page: &str, program: &str) -> Vec<Found<Vec<String>>> {
+    let mut mentions = Vec::new();
+    for (line, text) in prose(page) {
+        for span in text.split('`').skip(1).step_by(2) {
+            let Some(rest) = span.strip_prefix(program).and_then(|rest| rest.strip_prefix(' ')) else {
+                continue;
+            };
+            // Text that a program prints or signs may begin with its name too; a command is a word.
+            if !rest.starts_with(|c: char| c.is_ascii_lowercase()) {
+                continue;
+            }
+            mentions.extend(alternatives(span).into_iter().map(|what| Found { line, what }));
+        }
+    }
+    mentions
+}
+
+fn alternatives(span: &str) -> Vec<Vec<String>> {
+    let span = span.replace("\\|", "|").replace(['[', ']'], "");
+    let mut all = vec![Vec::new()];
+    for word in span.split_whitespace().map(|word| word.trim_end_matches('…')).filter(|word| !word.is_empty())
+    {
+        let choices: Vec<&str> = word.split('|').filter(|choice| !choice.is_empty()).collect();
+        let before = std::mem::take(&mut all);
+        for choice in choices {
+            all.extend(before.iter().map(|words: &Vec<String>| {
+                let mut words = words.clone();
+                words.push(choice.to_owned());
+                words
+            }));
+        }
+    }
+    all
+}
+
+/// A fenced block: the words behind its fence, and its text.
+pub(crate) struct Block<'a> {
+    pub(crate) info: &'a str,
+    pub(crate) text: String,
+}
+
+/// The fenced blocks of a page, each with the line of its fence.
+pub(crate) fn blocks(page: &str) -> Vec<Found<Block<'_>>> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Found<Block<'_>>> = None;
+    for (index, line) in page.lines().enumerate() {
+        match (line.trim().strip_prefix("```"), open.take()) {
+            (Some(_), Some(block)) => blocks.push(block),
+            (Some(info), None) => {
+                open =
+                    Some(Found { line: index + 1, what: Block { info: info.trim(), text: String::new() } });
+            }
+            (None, Some(mut block)) => {
+                block.what.text.push_str(line);
+                block.what.text.push('\n');
+                open = Some(block);
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
 /// A command without the variables that are set for it.
 fn plain(words: &[String]) -> Vec<String> {
     let is_setting = |word: &String| {
@@ -177,5 +242,30 @@ mod tests {
         let expected = [(2, "forebay+ls+a b"), (3, "forebay+df+--json"), (4, "forebay+up+--detach")];
         assert_eq!(lines, expected.map(|(line, text)| (line, text.to_owned())));
         assert_eq!(found.unmarked, [12]);
+    }
+
+    #[test]
+    fn commands_in_prose_are_found_without_notation() {
+        let page = "Say `forebay key grant|revoke ID`, `forebay drain [PATH] [--order …]` or `forebay`.\n\
+                    | a | `forebay stage in\\|out` |\n`forebay 1 token key` is text, `forebays up` no command\n\
+                    ```sh\n`forebay no`\n```\n";
+        let found: Vec<_> = mentions(page, "forebay").iter().map(|m| (m.line, m.what.join(" "))).collect();
+        let expected = [
+            (1, "forebay key grant ID"),
+            (1, "forebay key revoke ID"),
+            (1, "forebay drain PATH --order"),
+            (2, "forebay stage in"),
+            (2, "forebay stage out"),
+        ];
+        assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
+    }
+
+    #[test]
+    fn blocks_have_their_info_and_text() {
+        let page = "a\n```toml plan\nx = 1\n\ny = 2\n```\nb\n```\nplain\n```\n```sh\nnever closed\n";
+        let found: Vec<_> =
+            blocks(page).into_iter().map(|b| (b.line, b.what.info.to_owned(), b.what.text)).collect();
+        let expected = [(2, "toml plan", "x = 1\n\ny = 2\n"), (8, "", "plain\n")];
+        assert_eq!(found, expected.map(|(line, info, text)| (line, info.to_owned(), text.to_owned())));
     }
 }

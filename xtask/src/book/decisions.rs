@@ -1,10 +1,20 @@
-//! The index of decisions: number, title, date and status, from the pages themselves.
+//! Decisions: the form of their pages, and their index of number, title, date and status.
 
 use crate::tree::Tree;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const HOME: &str = "docs/decisions/";
 pub(super) const INDEX: &str = "docs/decisions/README.md";
+
+/// The sections that every page has, in this order. *Figures* may follow.
+const SECTIONS: [&str; 3] = ["Context", "Decision", "Consequences"];
+
+/// What a status begins with.
+const STATUSES: [&str; 3] = ["in force", "replaced by", "proposed"];
+
+/// A decision is one page.
+const MOST_WORDS: usize = 1_500;
 
 const HEAD: &str = "\
 # Decisions
@@ -50,6 +60,72 @@ pub(super) fn contents(tree: &Tree) -> Result<String, String> {
 fn all(tree: &Tree) -> Result<Vec<Decision<'_>>, String> {
     let pages = tree.pages().filter(|(path, _)| path.starts_with(HOME) && *path != INDEX);
     pages.map(|(path, page)| read(path.trim_start_matches(HOME), page)).collect()
+}
+
+/// What is wrong with the form of each page: path and flaw.
+pub(crate) fn flaws(tree: &Tree) -> Vec<(String, String)> {
+    let mut numbers = BTreeMap::new();
+    let mut flaws = Vec::new();
+    for (path, page) in tree.pages().filter(|(path, _)| path.starts_with(HOME) && *path != INDEX) {
+        let file = path.trim_start_matches(HOME);
+        match read(file, page) {
+            // The reason begins with the path.
+            Err(why) => flaws
+                .push((path.to_owned(), why.trim_start_matches(path).trim_start_matches(": ").to_owned())),
+            Ok(decision) => {
+                let other = numbers.insert(decision.number, path);
+                let twin = other.map(|other| format!("{other} has number {} too", decision.number));
+                let found = form(&decision, page).into_iter().chain(twin);
+                flaws.extend(found.map(|flaw| (path.to_owned(), flaw)));
+            }
+        }
+    }
+    flaws
+}
+
+fn form(decision: &Decision<'_>, page: &str) -> Vec<String> {
+    let mut flaws = Vec::new();
+    let number = decision.file.split('-').next().unwrap_or_default().trim_start_matches('0');
+    if number != decision.number {
+        flaws.push(format!("its title has number {}, and its name {number}", decision.number));
+    }
+    for date in decision.date.split(", changed ") {
+        if !is_date(date) {
+            flaws.push(format!("\"{date}\" is no date: write YYYY-MM-DD"));
+        }
+    }
+    if !STATUSES.iter().any(|status| decision.status.starts_with(status)) {
+        flaws.push(format!("a status begins with one of: {}", STATUSES.join(", ")));
+    }
+    let sections: Vec<(&str, &str)> = page
+        .split("\n## ")
+        .skip(1)
+        .map(|section| section.split_once('\n').unwrap_or((section, "")))
+        .collect();
+    let names: Vec<&str> =
+        sections.iter().map(|(name, _)| *name).filter(|name| SECTIONS.contains(name)).collect();
+    if names != SECTIONS {
+        flaws.push(format!("its sections are not {}, in this order", SECTIONS.join(", ")));
+    }
+    let empty = sections.iter().filter(|(_, text)| text.trim().is_empty());
+    flaws.extend(empty.map(|(name, _)| format!("its section {name} is empty")));
+    let words = page.split_whitespace().count();
+    if words > MOST_WORDS {
+        flaws.push(format!("it has {words} words: one page has at most {MOST_WORDS}"));
+    }
+    flaws
+}
+
+fn is_date(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [year, month, day] = parts[..] else { return false };
+    let number = |part: &str, digits: usize| {
+        (part.len() == digits && part.chars().all(|c| c.is_ascii_digit()))
+            .then(|| part.parse::<u32>().ok())?
+    };
+    number(year, 4).is_some()
+        && number(month, 2).is_some_and(|month| (1..=12).contains(&month))
+        && number(day, 2).is_some_and(|day| (1..=31).contains(&day))
 }
 
 fn read<'a>(file: &'a str, page: &'a str) -> Result<Decision<'a>, String> {
@@ -104,5 +180,37 @@ mod tests {
             let failed = page(&Tree::of(&[("docs/decisions/0004-a.md", text)])).unwrap_err();
             assert!(failed.contains("0004-a.md") && failed.contains(says), "{failed}");
         }
+    }
+
+    #[test]
+    fn page_that_lacks_the_form_of_a_decision_is_found() {
+        const GOOD: &str = "# 4. A store\n\nDate: 2026-11-15, last changed 2026-11-18. Status: in force.\n\n\
+                            ## Context\n\nA.\n\n## Decision\n\nB.\n\n## Consequences\n\nC.\n\n## Figures\n\nD.\n";
+        let found = |name: &str, text: &str| {
+            let flaws = flaws(&Tree::of(&[(&format!("{HOME}{name}"), text)]));
+            flaws.into_iter().map(|(_, flaw)| flaw).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(found("0004-a.md", GOOD), "");
+        for (old, new, says) in [
+            ("# 4. ", "# 5. ", "its title has number 5, and its name 4"),
+            ("2026-11-18", "2026-13-18", "\"2026-13-18\" is no date"),
+            ("2026-11-15, last", "yesterday, last", "\"yesterday\" is no date"),
+            ("in force", "good", "a status begins with"),
+            (". Status: in force", "", "no status"),
+            ("## Context", "**Context**", "its sections are not Context, Decision, Consequences"),
+            ("## Consequences", "## Later", "its sections are not"),
+            ("## Decision", "## Consequences", "its sections are not"),
+            ("\nB.\n", "", "its section Decision is empty"),
+            ("A.", &"a ".repeat(1_500), "one page has at most 1500"),
+        ] {
+            let flaw = found("0004-a.md", &GOOD.replace(old, new));
+            assert!(flaw.contains(says), "{new}: {flaw}");
+        }
+        let twins = Tree::of(&[("docs/decisions/0004-a.md", GOOD), ("docs/decisions/0004-b.md", GOOD)]);
+        let flaws = flaws(&twins);
+        assert!(
+            matches!(&flaws[..], [(path, flaw)] if path.ends_with("0004-b.md") && flaw.contains("0004-a.md has number 4 too")),
+            "{flaws:?}"
+        );
     }
 }

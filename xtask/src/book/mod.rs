@@ -1,14 +1,15 @@
 //! `cargo xtask book`: writes the generated reference and builds the book as HTML.
 //!
-//! mdBook is installed under `target/` when it is not in the search path: that takes minutes, so `verify` does not
-//! need it and checks links and commands itself.
+//! `cargo xtask book` installs mdBook under `target/` when it is not in the search path. That takes minutes, so `verify`
+//! builds the pages only if mdBook is there, and checks links, commands and examples itself.
 
-mod decisions;
+pub(crate) mod decisions;
 mod settings;
 
 use crate::tree::Tree;
 use crate::{machine, markdown, shell};
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The table of contents. Decisions follow its end: their index is generated.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -25,14 +26,26 @@ pub(crate) fn reference(tree: &Tree) -> Result<[(&'static str, String); 3], Stri
     ])
 }
 
-/// Why the program refuses command lines; none for those that it accepts.
-pub(crate) fn refusals(lines: &[&Vec<String>]) -> Result<Vec<Option<String>>, String> {
-    let answer = forebay(&["lines"], &serde_json::json!(lines).to_string())?;
+/// Why the program refuses command lines, or mentions of commands in prose; none for those that it accepts.
+pub(crate) fn refusals(lines: &[&Vec<String>], are_mentions: bool) -> Result<Vec<Option<String>>, String> {
+    let words = ["lines", "--mentions"];
+    let answer =
+        forebay(if are_mentions { &words } else { &words[..1] }, &serde_json::json!(lines).to_string())?;
     serde_json::from_str(&answer).map_err(|why| format!("the answer about command lines: {why}"))
 }
 
 /// What the command line of this tree answers.
 fn forebay(words: &[&str], input: &str) -> Result<String, String> {
+    shell::filter(shell::command(&program()?).arg("reference").args(words), input)
+}
+
+/// The path of the binary of this tree, built once in this process.
+pub(crate) fn program() -> Result<String, String> {
+    static PROGRAM: OnceLock<Result<String, String>> = OnceLock::new();
+    PROGRAM.get_or_init(build_program).clone()
+}
+
+fn build_program() -> Result<String, String> {
     // With the features that the suite has, so that nothing is compiled twice: cargo unites those of all packages, and
     // of what tests need if a test is built too.
     let build = ["build", "--quiet", "--locked", "--workspace", "--bins", "--test", "cli"];
@@ -40,8 +53,7 @@ fn forebay(words: &[&str], input: &str) -> Result<String, String> {
     if !cargo.args(build).status().is_ok_and(|status| status.success()) {
         return Err(format!("cargo {} failed", build.join(" ")));
     }
-    let program = shell::target_dir().join("debug/forebay").to_string_lossy().into_owned();
-    shell::filter(shell::command(&program).arg("reference").args(words), input)
+    Ok(shell::target_dir().join("debug/forebay").to_string_lossy().into_owned())
 }
 
 /// Writes the reference and, if `html`, builds the pages.
@@ -57,13 +69,18 @@ pub(crate) fn run(html: bool) -> Result<(), String> {
     }
     // With the pages as they are now.
     let tree = Tree::read(&root)?;
-    let stage = shell::target_dir().join("book-source");
-    copy(&tree, &root, &stage)?;
-    let pages = shell::target_dir().join("book");
-    let mdbook = machine::mdbook()?;
-    shell::run(shell::command(&mdbook).arg("build").arg(&stage).arg("--dest-dir").arg(&pages))?;
-    println!("{}", pages.join("index.html").display());
+    let index = html_pages(&tree, &machine::mdbook()?)?;
+    println!("{}", index.display());
     Ok(())
+}
+
+/// Builds the pages with this mdBook, and returns the path of the first.
+pub(crate) fn html_pages(tree: &Tree, mdbook: &str) -> Result<PathBuf, String> {
+    let stage = shell::target_dir().join("book-source");
+    copy(tree, &shell::root(), &stage)?;
+    let pages = shell::target_dir().join("book");
+    shell::run(shell::command(mdbook).arg("build").arg(&stage).arg("--dest-dir").arg(&pages))?;
+    Ok(pages.join("index.html"))
 }
 
 /// Copies the pages to a directory of their own, with the repository's paths: pages link to each other across it.

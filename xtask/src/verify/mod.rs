@@ -6,6 +6,7 @@ mod book;
 mod decisions;
 mod dependencies;
 mod edges;
+mod habits;
 mod house;
 mod licence;
 mod map;
@@ -70,6 +71,11 @@ const CHECKS: &[Check] = &[
     Check { name: "map", about: "ARCHITECTURE.md names files and functions that exist", run: map::check },
     Check { name: "words", about: "names and prose have the words of the field", run: words::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
+    Check {
+        name: "habits",
+        about: "licence, templates, changelog and pages of crates are there",
+        run: habits::check,
+    },
     Check { name: "leftovers", about: "nothing is ignored or left to do", run: house::leftovers },
     Check { name: "semantics", about: "every promise names a test that exists", run: semantics::check },
     Check {
@@ -79,7 +85,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "book",
-        about: "links, commands and the generated reference of the book",
+        about: "links, commands, examples, decisions and the generated reference of the book",
         run: book::check,
     },
     Check { name: "fmt", about: "formatting", run: tools::fmt },

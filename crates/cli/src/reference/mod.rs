@@ -6,7 +6,9 @@ mod commands;
 mod settings;
 
 use crate::failure::{Failure, Outcome};
+use crate::settings::Settings;
 use crate::{Cli, mount, output};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,16 @@ pub(crate) enum Reference {
     /// Print all keys of forebay.toml with their values and defaults, as JSON
     Settings,
     /// Read command lines, as JSON arrays of words, from standard input; print for each why it is refused, or null
-    Lines,
+    Lines {
+        /// The lines are mentions in text: arguments may be missing, and placeholders may stand for values
+        #[arg(long)]
+        mentions: bool,
+    },
+    /// Read a settings file like forebay.toml, and print nothing if it is valid
+    Check {
+        /// The file
+        file: PathBuf,
+    },
     /// Write man pages to a directory
     Man {
         /// The directory; created if missing
@@ -31,7 +42,7 @@ impl Reference {
         match self {
             Reference::Commands => output::bytes(commands::markdown(Cli::command()).as_bytes()),
             Reference::Settings => output::bytes(settings::json()?.as_bytes()),
-            Reference::Lines => {
+            Reference::Lines { mentions } => {
                 let mut text = String::new();
                 std::io::stdin()
                     .read_to_string(&mut text)
@@ -39,20 +50,24 @@ impl Reference {
                 let lines: Vec<Vec<String>> = serde_json::from_str(&text).map_err(|error| {
                     Failure::Usage(format!("standard input: {error}: write arrays of words"))
                 })?;
-                let refused: Vec<Option<String>> = lines.iter().map(|line| refusal(line)).collect();
+                let refused: Vec<Option<String>> =
+                    lines.iter().map(|line| refusal(line, *mentions)).collect();
                 output::bytes(serde_json::json!(refused).to_string().as_bytes())
             }
+            Reference::Check { file } => Settings::load(Some(file)).map(|_| ()),
             Reference::Man { dir } => commands::man(Cli::command(), dir),
         }
     }
 }
 
-/// Why a command line is no command line of this program.
-fn refusal(words: &[String]) -> Option<String> {
+/// Why a command line is no command line of this program. A mention is refused only for a command or an option that
+/// does not exist.
+fn refusal(words: &[String], is_mention: bool) -> Option<String> {
     let words = mount::arguments(words.iter().map(std::ffi::OsString::from));
     let error = Cli::try_parse_from(words).err()?;
-    // A line that asks for help or the version is one.
-    let is_refused = error.use_stderr();
+    let is_unknown = matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
+    // A line that asks for help or the version is a command line.
+    let is_refused = is_unknown || (!is_mention && error.use_stderr());
     is_refused.then(|| error.render().to_string().lines().next().unwrap_or_default().to_owned())
 }
 
@@ -71,13 +86,28 @@ mod tests {
             ("forebay pot a b", Some("pot")),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            let found = refusal(&words);
+            let found = refusal(&words, false);
             match refused {
                 None => assert_eq!(found, None, "{line}"),
                 Some(word) => {
                     assert!(found.as_deref().is_some_and(|why| why.contains(word)), "{line}: {found:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn mentions_may_lack_arguments_but_name_commands_and_options_that_exist() {
+        for (line, is_refused) in [
+            ("forebay key grant", false),
+            ("forebay policy route MODE", false),
+            ("forebay drain PATH --wait --order", false),
+            ("forebay key gant", true),
+            ("forebay key grant --expire", true),
+            ("forebay down --node NAME", true),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(refusal(&words, true).is_some(), is_refused, "{line}");
         }
     }
 }
