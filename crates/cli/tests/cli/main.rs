@@ -6,6 +6,7 @@ mod checking;
 mod cluster;
 mod crowd;
 mod demo;
+mod documents;
 mod draining;
 mod errors;
 mod files;
