@@ -1,10 +1,11 @@
-//! Builds `libforebay.so` and the placement libraries, and embeds them in the binary.
+//! Embeds `libforebay.so` and the placement libraries in the binary.
 //!
-//! As ordinary dependencies the libraries would replace functions of the C library in this binary. So a
-//! separate cargo
-//! builds them, for the same target and profile, in a target directory that all variants of this crate share.
-//! `cargo
+//! As ordinary dependencies the libraries would replace functions of the C library in this binary. So a separate cargo
+//! builds them, for the same target and profile, in a target directory that all variants of this crate share. `cargo
 //! check`, `cargo clippy` and rust-analyzer do not need them and skip this; the next build catches up.
+//!
+//! `cargo xtask test` builds the whole workspace anyway. It names the directory with the libraries in `FOREBAY_EMBEDDED`,
+//! and no other cargo is started.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,14 +15,20 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The embedded files, and the cargo arguments that build them. A release has the archive only with the feature
-/// `archive`: programs that are linked statically need it, and it is as large as everything else.
-const ARTEFACTS: [(&str, &[&str]); 3] = [
-    ("libforebay.so", &["build", "--package", "forebay-preload", "--lib"]),
-    ("libforebay_place.so", &["build", "--package", "forebay-place", "--lib"]),
+/// The variable that names a directory with all libraries.
+const READY: &str = "FOREBAY_EMBEDDED";
+
+/// A cargo command selects both packages, so that what both depend on is compiled once.
+const PACKAGES: [&str; 5] = ["build", "--package", "forebay-preload", "--package", "forebay-place"];
+
+/// The embedded files, what cargo makes them from, and the arguments that build it.
+const ARTEFACTS: [(&str, &str, &[&str]); 3] = [
+    ("libforebay.so", "libforebay.so", &["--lib"]),
+    ("libforebay_place.so", "libforebay_place.so", &["--lib"]),
     (
         "libforebay_place.a",
-        &["rustc", "--package", "forebay-place", "--lib", "--features", "wrap", "--crate-type", "staticlib"],
+        "examples/libforebay_place_archive.a",
+        &["--example", "forebay_place_archive", "--features", "forebay-place/wrap"],
     ),
 ];
 
@@ -29,19 +36,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let root = fs::canonicalize(PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../.."))?;
     println!("cargo::rerun-if-changed=build.rs");
-    for (name, words) in ARTEFACTS {
+    println!("cargo::rerun-if-env-changed={READY}");
+    for (name, artefact, words) in ARTEFACTS {
         let bytes = if name.ends_with(".a") && !has_archive() {
             Vec::new()
         } else if is_check_only() {
             // A file that never exists makes cargo run this script again before the next build.
             println!("cargo::rerun-if-changed={}", out.join("not-built").display());
             Vec::new()
+        } else if let Some(dir) = env::var_os(READY) {
+            let made = Path::new(&dir).join(name);
+            println!("cargo::rerun-if-changed={}", made.display());
+            fs::read(slim(&made, &out)?)?
         } else {
-            let made = build(&root, &out, name, words)?;
+            let made = build(&root, &out, artefact, words)?;
             for source in sources(&root, &made.with_extension("d"))? {
                 println!("cargo::rerun-if-changed={}", source.display());
             }
-            fs::read(if name.ends_with(".a") { slim(&made, &out)? } else { made })?
+            fs::read(slim(&made, &out)?)?
         };
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
@@ -52,7 +64,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether the static archive is embedded. Builds for tests always have it.
+/// Whether the static archive is embedded: programs that are linked statically need it, and it is as large as
+/// everything else. Builds for tests always have it, a release only with the feature `archive`.
 fn has_archive() -> bool {
     env::var_os("CARGO_FEATURE_ARCHIVE").is_some() || env::var("PROFILE").is_ok_and(|kind| kind == "debug")
 }
@@ -78,7 +91,7 @@ fn is_check_only() -> bool {
         && command.is_some_and(|command| matches!(&*command, "check" | "c" | "clippy" | "doc" | "d" | "fix"))
 }
 
-fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
+fn build(root: &Path, out: &Path, artefact: &str, words: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
     // target/debug/build/forebay-0123/out: the directory above `build` belongs to the profile, and all variants of
     // this crate share it.
@@ -94,6 +107,7 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(root)
+        .args(PACKAGES)
         .args(words)
         .args(["--quiet", "--locked", "--profile", profile, "--target", &target, "--target-dir"])
         .arg(&dir)
@@ -106,18 +120,23 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
         .env_remove("RUSTC");
     let status = cargo.status()?;
     if !status.success() {
-        return Err(format!("{name} could not be built: {status}").into());
+        return Err(format!("{artefact} could not be built: {status}").into());
     }
-    Ok(dir.join(target).join(subdirectory).join(name))
+    Ok(dir.join(target).join(subdirectory).join(artefact))
 }
 
-/// Strips debug information and bitcode, which a linker does not need, from an archive. Keeps the archive as it
-/// is if `strip` fails.
+/// Strips what programs and linkers do not need: debug information and bitcode of an archive, all but the exported
+/// symbols of a library. Keeps the file as it is if `strip` fails.
 fn slim(made: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let copy = out.join("slim.a");
+    let copy = out.join("slim");
     fs::copy(made, &copy)?;
+    let is_archive = made.extension().is_some_and(|end| end == "a");
+    let options: &[&str] = match is_archive {
+        true => &["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"],
+        false => &["--strip-all"],
+    };
     let mut strip = Command::new("strip");
-    strip.args(["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]).arg(&copy);
+    strip.args(options).arg(&copy);
     if strip.status().is_ok_and(|status| status.success()) { Ok(copy) } else { Ok(made.to_owned()) }
 }
 

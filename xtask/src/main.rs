@@ -11,6 +11,7 @@
 mod args;
 mod bench;
 mod book;
+mod embedded;
 mod machine;
 mod markdown;
 mod runner;

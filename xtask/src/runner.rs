@@ -79,8 +79,12 @@ impl Runner {
 
 /// The whole workspace, unless the runner is told which packages: cargo would take the union.
 fn scope(extra: &[String]) -> Option<&'static str> {
-    let names_package = |word: &String| word.starts_with("-p") || word.starts_with("--package");
-    (!extra.iter().any(names_package)).then_some("--workspace")
+    (!names_package(extra)).then_some("--workspace")
+}
+
+/// Whether words for the runner name packages.
+pub(crate) fn names_package(extra: &[String]) -> bool {
+    extra.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"))
 }
 
 #[cfg(test)]

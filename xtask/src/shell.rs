@@ -1,5 +1,6 @@
 //! Other programs: how they are started, found and timed.
 
+use crate::embedded;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,6 +38,7 @@ pub(crate) fn cargo() -> Command {
             command.env_remove(name);
         }
     }
+    embedded::announce(&mut command);
     command
 }
 

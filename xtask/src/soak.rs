@@ -5,11 +5,12 @@
 
 use crate::args::{ROUND_SECONDS, Soak};
 use crate::runner::{Pick, Runner};
-use crate::{seed, shell};
+use crate::{embedded, seed, shell};
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(wish: &Soak) -> Result<(), String> {
     let runner = Runner::find();
+    embedded::build()?;
     shell::run(&mut runner.build())?;
     let start = Instant::now();
     let end = start + Duration::from_secs(wish.minutes.saturating_mul(60));

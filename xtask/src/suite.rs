@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the whole suite, the same on every machine.
 
 use crate::args::Test;
+use crate::embedded;
 use crate::machine::{self, Machine};
 use crate::runner::{Pick, Runner};
 use crate::{seed, shell};
@@ -31,7 +32,7 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
         seed::SEED
     );
     let mut failures = Vec::new();
-    let built = if whole { book.time("build", || shell::run(&mut runner.build())) } else { Ok(()) };
+    let built = book.time("build", || build(runner, whole, wish));
     match built {
         Err(why) => failures.push(why),
         Ok(()) => {
@@ -55,6 +56,15 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
     }
     println!("{}", book.summary());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n       ")) }
+}
+
+/// Builds the embedded libraries and, for a run of the whole suite, everything else. A run of a few packages leaves the
+/// libraries to the build script, if one of those packages needs them.
+fn build(runner: Runner, whole: bool, wish: &Test) -> Result<(), String> {
+    if !crate::runner::names_package(&wish.runner_args) {
+        embedded::build()?;
+    }
+    if whole { shell::run(&mut runner.build()) } else { Ok(()) }
 }
 
 fn with_environment<'a>(

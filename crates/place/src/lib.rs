@@ -1,5 +1,5 @@
-//! `libforebay_place.so` and `libforebay_place.a`: files that a program creates on a parallel file system get
-//! a planned layout before the program sees them.
+//! `libforebay_place.so` and, from `archive.rs`, `libforebay_place.a`: files that a program creates on a parallel file
+//! system get a planned layout before the program sees them.
 //!
 //! ```text
 //! setting    settings from the command line: topology, weights, the prefix
@@ -33,7 +33,6 @@ mod crew;
 mod decide;
 mod hdf5;
 mod layout;
-#[cfg(not(feature = "wrap"))]
 mod mpi;
 mod posix;
 mod real;

@@ -7,7 +7,7 @@ pub(crate) mod decisions;
 mod settings;
 
 use crate::tree::Tree;
-use crate::{machine, markdown, shell};
+use crate::{embedded, machine, markdown, shell};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -49,8 +49,8 @@ fn build_program() -> Result<String, String> {
     // With the features that the suite has, so that nothing is compiled twice: cargo unites those of all packages, and
     // of what tests need if a test is built too.
     let build = ["build", "--quiet", "--locked", "--workspace", "--bins", "--test", "cli"];
-    let mut cargo = shell::cargo();
-    if !cargo.args(build).status().is_ok_and(|status| status.success()) {
+    embedded::build()?;
+    if !shell::cargo().args(build).status().is_ok_and(|status| status.success()) {
         return Err(format!("cargo {} failed", build.join(" ")));
     }
     Ok(shell::target_dir().join("debug/forebay").to_string_lossy().into_owned())

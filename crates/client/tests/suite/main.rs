@@ -1,4 +1,4 @@
-//! The client against a fake server on real sockets.
+//! The client against a fake server on real sockets and, in `service`, against the real one.
 
 mod addresses;
 mod cluster;
@@ -7,5 +7,6 @@ mod garbage;
 mod handshake;
 mod paths;
 mod retrying;
+mod service;
 mod striped;
 mod transfers;

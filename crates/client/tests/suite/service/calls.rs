@@ -1,6 +1,6 @@
 //! Every client call, over both kinds of socket.
 
-use crate::world::{By, World, pattern};
+use super::world::{By, World, pattern};
 use forebay_client::{Client, Listing, OpenOptions};
 use forebay_model::{ErrorKind, FileKind, SetTime, Time};
 use forebay_wire::{RenameMode, XattrMode};

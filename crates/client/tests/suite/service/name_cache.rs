@@ -1,6 +1,6 @@
 //! The client's name cache: cached lookups need no request, and changes by other clients are seen at once.
 
-use crate::world::{By, World, pattern, wait_for_queue};
+use super::world::{By, World, pattern, wait_for_queue};
 use forebay_client::{OpenOptions, blocking};
 use forebay_model::{Attr, Change, ErrorKind, SetTime, Time};
 use forebay_testkit::{Rng, Seeded, rounds};

@@ -1,6 +1,6 @@
 //! Names that were lost without their files, and other partial losses.
 
-use crate::{PROGRAM, await_lost, plan};
+use super::{PROGRAM, await_lost, plan};
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{ErrorKind, FileId, FileKind, Members, Name, ServerId};

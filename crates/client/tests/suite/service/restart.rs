@@ -1,6 +1,6 @@
 //! Restarts of a server that clients are using.
 
-use crate::world::{By, World, pattern};
+use super::world::{By, World, pattern};
 use forebay_client::{ClientConfig, OpenOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

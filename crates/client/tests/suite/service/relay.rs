@@ -1,7 +1,7 @@
 //! An attacker between client and server without the key: all bytes pass through a relay that may change, drop, repeat,
 //! reorder, splice, inject, truncate or delay frames.
 
-use crate::world::{By, World};
+use super::world::{By, World};
 use forebay_client::{Address, ClientConfig, OpenOptions, Security, blocking::Client};
 use forebay_model::{Change, Error, ErrorKind, FileId};
 use forebay_wire::{

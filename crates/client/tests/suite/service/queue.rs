@@ -1,6 +1,6 @@
 //! Requests by a queue in shared memory, from threads that wait for the answers.
 
-use crate::world::{By, World, pattern, wait_for_queue};
+use super::world::{By, World, pattern, wait_for_queue};
 use forebay_client::{OpenOptions, blocking};
 use forebay_model::ErrorKind;
 use forebay_wire::RenameMode;

@@ -1,6 +1,6 @@
 //! Several clients that share a file.
 
-use crate::world::{By, World, pattern};
+use super::world::{By, World, pattern};
 use forebay_client::{Client, OpenOptions};
 use forebay_server::{Mode, Routing};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Random operations over real sockets with server restarts, checked against a model in memory.
 
-use crate::world::{By, World, pattern};
+use super::world::{By, World, pattern};
 use forebay_client::{Client, File, OpenOptions, waiting_here};
 use forebay_model::ErrorKind;
 use forebay_testkit::{Rng, Seeded};

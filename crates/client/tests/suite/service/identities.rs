@@ -1,6 +1,6 @@
 //! Requests on behalf of other users.
 
-use crate::world::{By, World};
+use super::world::{By, World};
 use forebay_client::OpenOptions;
 use forebay_model::{ErrorKind, Gid, Identity, Uid};
 
