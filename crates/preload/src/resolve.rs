@@ -3,7 +3,7 @@
 use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{Place, locate, ours};
-use crate::{cwd, engine, life, mem, path};
+use crate::{cwd, engine, mem, path, process_state};
 use forebay_client::{ById, MAX_LINKS, Step};
 use forebay_model::{ErrorKind, FileId, FileKind, Result};
 use libc::{c_char, c_int};
@@ -138,9 +138,9 @@ fn beginning(dirfd: c_int) -> Outcome<(FileId, Vec<u8>)> {
             _ => Ok((open.id(), open.path().to_vec())),
         };
     }
-    life::ready();
+    process_state::ready();
     let here = cwd::inside().ok_or(Stop::Foreign)?;
-    let rest = path::inside(&life::config().prefix, &here).ok_or(Stop::Foreign)?.to_vec();
+    let rest = path::inside(&process_state::config().prefix, &here).ok_or(Stop::Foreign)?.to_vec();
     let found = Place { dir: FileId::ROOT, rest, full: here.clone() }.find(true)?;
     Ok((found.id, here))
 }

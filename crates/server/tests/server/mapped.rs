@@ -1,7 +1,7 @@
 //! Mapped files, as clients of the wire see them.
 
+use crate::backing::open;
 use crate::raw::{World, pattern};
-use crate::union::open;
 use forebay_backend::{Faulty, Memory};
 use forebay_model::{Access, Gid, Uid};
 use forebay_wire::{FileMap, Reply, Request};
