@@ -122,14 +122,7 @@ impl Up {
     /// Merges the settings: flags override the file, the file overrides the defaults.
     fn merge(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
         let file_has = |key| settings.gives(key);
-        let store = match &self.store {
-            Some(store) => store.clone(),
-            None if file_has("store") => settings.server.store.clone(),
-            None => here
-                .store()
-                .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
-        };
-        let store = absolute_path(&store)?;
+        let store = self.store_dir(settings, here)?;
         let medium = match (self.memory, self.disk) {
             (false, true) => Medium::Disk,
             (true, _) => Medium::Memory,
@@ -180,6 +173,17 @@ impl Up {
             key,
             ..settings.server.clone()
         })
+    }
+
+    fn store_dir(&self, settings: &Settings, here: &Surroundings) -> Outcome<PathBuf> {
+        let store = match &self.store {
+            Some(store) => store.clone(),
+            None if settings.gives("store") => settings.server.store.clone(),
+            None => here
+                .store()
+                .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
+        };
+        absolute_path(&store)
     }
 
     fn serve(&self, config: &Config) -> Outcome {

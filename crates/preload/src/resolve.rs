@@ -156,6 +156,24 @@ fn parts(way: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
     way.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
+/// Leaves the last directory. Returns false if that leads out of the directory that the path must stay in.
+async fn go_up(by_id: &ById, dirs: &mut Vec<FileId>, resolve: u64) -> Result<bool> {
+    if resolve & (BENEATH | IN_ROOT) != 0 {
+        let is_below = dirs.len() > 1;
+        if is_below {
+            dirs.pop();
+        }
+        return Ok(is_below || resolve & BENEATH == 0);
+    }
+    let here = dirs.last().copied();
+    if let Some(here) = here
+        && let Step::Found(attr) = by_id.step(here, b"..", true).await?
+    {
+        *dirs = vec![attr.id];
+    }
+    Ok(true)
+}
+
 /// Follows a path part by part.
 async fn walk(by_id: &ById, start: FileId, way: &[u8], resolve: u64, follow_last: bool) -> Result<Walked> {
     let mut dirs = vec![start];
@@ -166,13 +184,7 @@ async fn walk(by_id: &ById, start: FileId, way: &[u8], resolve: u64, follow_last
         let here = *dirs.last().unwrap_or(&start);
         let last = left.is_empty();
         if name == b".." {
-            if resolve & (BENEATH | IN_ROOT) == 0 {
-                if let Step::Found(attr) = by_id.step(here, b"..", true).await? {
-                    dirs = vec![attr.id];
-                }
-            } else if dirs.len() > 1 {
-                dirs.pop();
-            } else if resolve & BENEATH != 0 {
+            if !go_up(by_id, &mut dirs, resolve).await? {
                 return Ok(Walked::Escapes);
             }
             continue;
