@@ -255,7 +255,7 @@ fn answer_peer(
     aside: &mut usize,
 ) -> Option<Finished> {
     let service = &connection.service;
-    if let PeerRequest::Meet(meeting) = &peer_request {
+    if let PeerRequest::Introduce(meeting) = &peer_request {
         let joined = match service.greet_server(caller, meeting) {
             Ok(joined) => joined,
             Err(error) => return Some((id, Some(Err(error)), None)),
@@ -267,7 +267,7 @@ fn answer_peer(
         let connection_epoch = caller.connection_epoch.clone();
         tokio::spawn(async move {
             service.connection_epochs.renew(server, &connection_epoch).await;
-            promise.keep(Some(Ok(Reply::Peer(Box::new(PeerReply::Met(joined))))));
+            promise.keep(Some(Ok(Reply::Peer(Box::new(PeerReply::Introduced(joined))))));
         });
         return None;
     }

@@ -67,7 +67,7 @@ pub(crate) async fn sweep(service: Arc<Service>) {
             Round::Late(gap) => {
                 service.sessions.renew(now);
                 tracing::warn!(
-                    ?gap,
+                    gap = %forebay_model::shown_time(gap),
                     "the server process was paused: every client gets a fresh session period"
                 );
             }

@@ -7,12 +7,12 @@ use crate::connection_epoch::ConnectionEpoch;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use forebay_store::{Batch, NameReply, NameRequest, Verdict};
-use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
+use forebay_wire::{Answer, Introduction, Met, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
 impl Service {
     /// Another server introduces itself.
-    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<Met> {
         caller.demand("act as a server of this service")?;
         let (own, members) = (self.config.server, self.members.members());
         if meeting.members != *members {
@@ -52,7 +52,7 @@ impl Service {
     /// Answers at once, or returns what has to be waited for.
     pub(crate) fn answer(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply, Blocked> {
         match request {
-            PeerRequest::Meet(_) => Err(nonsense(request).into()),
+            PeerRequest::Introduce(_) => Err(nonsense(request).into()),
             PeerRequest::Beat => {
                 self.homes.demand_joined()?;
                 let lapses = self.leases.answer(from)?;
@@ -70,13 +70,13 @@ impl Service {
             }
             // These wait for other servers, or for writes to the back end.
             PeerRequest::Carry { .. }
-            | PeerRequest::Bear { .. }
+            | PeerRequest::CreateBacking { .. }
             | PeerRequest::Level { .. }
             | PeerRequest::Vanished { .. }
             | PeerRequest::Fetch { .. }
-            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
-                Err(Blocked::Names(forebay_store::Obstacle::Several))
+                Err(Blocked::Names(forebay_store::Obstacle::SeveralShards))
             }
             PeerRequest::Share { dir } => {
                 self.homes.demand_joined()?;
@@ -85,7 +85,7 @@ impl Service {
             }
             PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
                 true => self.vouch(from, token).map(PeerReply::Vouched),
-                false => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+                false => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             },
             PeerRequest::Facts { file, closed } => {
                 if *closed {
@@ -240,7 +240,7 @@ impl Service {
                 let told: NameReply = self.answer_names(from, &NameRequest::decode(ask)?).await?;
                 PeerReply::Names { told: told.encode() }
             }
-            PeerRequest::Bear { file, size } => {
+            PeerRequest::CreateBacking { file, size } => {
                 PeerReply::BackingFile { backing_file: self.create_striped(from, *file, *size).await? }
             }
             PeerRequest::Fetch { file, place, spans, turn } => {

@@ -6,7 +6,7 @@ use crate::caller::Caller;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId, Stamp};
 use forebay_store::{
-    Body, Carried, Facts, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,
+    AfterReply, Body, Carried, Facts, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped,
     Withdrawal,
 };
 use forebay_wire::{Answer, PeerReply, PeerRequest, Reply, Request, variant_name};
@@ -67,7 +67,7 @@ async fn attempt<'a>(
     retry_state: &mut RetryState<'a>,
 ) -> Option<Answer> {
     loop {
-        if let Blocked::Names(Obstacle::Several) = stop {
+        if let Blocked::Names(Obstacle::SeveralShards) = stop {
             // The coordinator may need the copies that are withdrawn.
             retry_state.withdrawals.clear();
             return carry_out(service, caller, request).await;
@@ -243,8 +243,8 @@ impl Service {
         };
         let server = question.server;
         match self.put(question).await? {
-            Heard::GoOn if self.leases.hold(server) => {}
-            Heard::GoOn | Heard::Pause => self.pause(retry_state).await,
+            AfterReply::GoOn if self.leases.hold(server) => {}
+            AfterReply::GoOn | AfterReply::Pause => self.pause(retry_state).await,
         }
         Ok(())
     }
@@ -258,9 +258,9 @@ impl Service {
     }
 
     /// Sends a question about names to another server, and applies its answer.
-    pub(super) async fn put(self: &Arc<Service>, question: Question) -> Result<Heard> {
+    pub(super) async fn put(self: &Arc<Service>, question: Question) -> Result<AfterReply> {
         let reply = self.request_names(question.server, question.ask.clone()).await?;
-        let outcome = self.store.names().hear(question, reply)?;
+        let outcome = self.store.names().take_reply(question, reply)?;
         self.grace.take_orphaned(&self.store, &self.opens);
         Ok(outcome)
     }

@@ -65,7 +65,7 @@ impl DirectWrite {
             service.writers.fail_direct(self.file);
             return Ok(false);
         }
-        service.store.data().past(self.file, self.span)
+        service.store.data().record_direct(self.file, self.span)
     }
 
     fn part(&self, span: Span) -> &[u8] {

@@ -77,7 +77,7 @@ impl Service {
             self.striped.learn_reshape(file).await?;
             match self
                 .peers
-                .ask(self.members.members().authority(file), PeerRequest::Bear { file, size })
+                .ask(self.members.members().authority(file), PeerRequest::CreateBacking { file, size })
                 .await?
             {
                 PeerReply::BackingFile { backing_file } => Ok(backing_file),

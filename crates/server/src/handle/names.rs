@@ -148,7 +148,7 @@ impl Service {
         self.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
         if self.members.members().authority(file) != self.config.server {
-            return Err(Blocked::Names(Obstacle::Several));
+            return Err(Blocked::Names(Obstacle::SeveralShards));
         }
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
