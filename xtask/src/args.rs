@@ -80,36 +80,36 @@ fn is_help(word: &str) -> bool {
 }
 
 fn test(words: &[String]) -> Result<Test, String> {
-    let mut wish = Test::default();
+    let mut options = Test::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--" => {
-                wish.runner_args = words.cloned().collect();
+                options.runner_args = words.cloned().collect();
                 break;
             }
-            "--seed" => wish.seed = Some(number(word, words.next())?),
-            "--no-install" => wish.no_install = true,
-            name => wish.names.push(plain(name)?),
+            "--seed" => options.seed = Some(number(word, words.next())?),
+            "--no-install" => options.no_install = true,
+            name => options.names.push(plain(name)?),
         }
     }
-    Ok(wish)
+    Ok(options)
 }
 
 fn soak(words: &[String]) -> Result<Soak, String> {
-    let mut wish =
+    let mut options =
         Soak { minutes: SOAK_MINUTES, rounds: None, seconds: ROUND_SECONDS, seed: None, names: Vec::new() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--minutes" => wish.minutes = number(word, words.next())?,
-            "--rounds" => wish.rounds = Some(number(word, words.next())?),
-            "--seconds" => wish.seconds = number(word, words.next())?,
-            "--seed" => wish.seed = Some(number(word, words.next())?),
-            name => wish.names.push(plain(name)?),
+            "--minutes" => options.minutes = number(word, words.next())?,
+            "--rounds" => options.rounds = Some(number(word, words.next())?),
+            "--seconds" => options.seconds = number(word, words.next())?,
+            "--seed" => options.seed = Some(number(word, words.next())?),
+            name => options.names.push(plain(name)?),
         }
     }
-    Ok(wish)
+    Ok(options)
 }
 
 fn checks(words: &[String]) -> Result<Vec<String>, String> {

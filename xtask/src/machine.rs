@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_reason_and_the_consequence() {
+    fn missing_packages_are_named_with_reason_and_consequence() {
         assert_eq!(
             line("chromium", "pictures", "not root, so not ours to install"),
             "chromium (pictures): not root, so not ours to install; tests that need it skip"

@@ -289,9 +289,9 @@ impl Backend for Dir {
         // Another mount point, or none, has another inode number and birth time.
         let stat =
             statx(&self.root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME).ok()?;
-        let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-        let born = born.then(|| format!(" {}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
-        Some(format!("{}{}", stat.stx_ino, born.unwrap_or_default()))
+        let birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        let birth = birth.then(|| format!(" {}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+        Some(format!("{}{}", stat.stx_ino, birth.unwrap_or_default()))
     }
 
     fn topology(&self) -> Option<Description> {
@@ -557,11 +557,11 @@ pub(crate) fn version(stat: &Statx) -> Version {
 
 /// Inode numbers are reused, often at once; together with the birth time, where known, they are unique.
 fn serial(stat: &Statx) -> u64 {
-    (stat.stx_ino ^ born(stat).unwrap_or(0).rotate_left(32)).max(1)
+    (stat.stx_ino ^ birth(stat).unwrap_or(0).rotate_left(32)).max(1)
 }
 
 /// When a file was created, in nanoseconds, where the file system knows it.
-pub(crate) fn born(stat: &Statx) -> Option<u64> {
+pub(crate) fn birth(stat: &Statx) -> Option<u64> {
     let time = (stat.stx_btime.tv_sec as u64, u64::from(stat.stx_btime.tv_nsec));
     (stat.stx_mask & StatxFlags::BTIME.bits() != 0)
         .then(|| time.0.wrapping_mul(1_000_000_000).wrapping_add(time.1))

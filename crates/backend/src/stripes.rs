@@ -11,7 +11,7 @@
 //! nanoseconds: a file that gets the inode number of a removed one is not taken for it. Objects are found through
 //! the descriptor of `.objects`, which another user may rename.
 
-use crate::dir::{Dir, DirObject, born, look, version};
+use crate::dir::{Dir, DirObject, birth, look, version};
 use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid, list};
 use parking_lot::Mutex;
@@ -54,32 +54,32 @@ struct Plan {
 struct Id {
     inode: u64,
     /// When it was created, in nanoseconds; missing in layouts of earlier versions and where it is unknown.
-    born: Option<u64>,
+    birth: Option<u64>,
 }
 
 impl Id {
     fn of(head: &Statx) -> Id {
-        Id { inode: head.stx_ino, born: born(head) }
+        Id { inode: head.stx_ino, birth: birth(head) }
     }
 
     fn parse(word: &str) -> Option<Id> {
-        let (inode, born) = match word.split_once('.') {
-            Some((inode, born)) => (inode, Some(born.parse().ok()?)),
+        let (inode, birth) = match word.split_once('.') {
+            Some((inode, birth)) => (inode, Some(birth.parse().ok()?)),
             None => (word, None),
         };
-        Some(Id { inode: inode.parse().ok()?, born })
+        Some(Id { inode: inode.parse().ok()?, birth })
     }
 
     fn text(self) -> String {
-        match self.born {
-            Some(born) => format!("{}.{born}", self.inode),
+        match self.birth {
+            Some(birth) => format!("{}.{birth}", self.inode),
             None => self.inode.to_string(),
         }
     }
 
     /// Whether the layout of this file belongs to this head.
     fn is_of(self, head: &Statx) -> bool {
-        self == Id::of(head) || self == Id { inode: head.stx_ino, born: None }
+        self == Id::of(head) || self == Id { inode: head.stx_ino, birth: None }
     }
 }
 
@@ -327,7 +327,7 @@ impl Backend for Stripes {
         }
         let start = match &layout.targets[..] {
             [one] => Start::Turn(*one),
-            several => Start::On(several.into()),
+            targets => Start::On(targets.into()),
         };
         let plan = |id| Plan { id, count: layout.targets.len() as u32, size: layout.stripe, start };
         self.made(file, creation, plan).map(|object| Box::new(object) as Box<dyn Object>)
@@ -533,7 +533,7 @@ fn unusable(file: Path<'_>, errno: Errno) -> Error {
 mod tests {
     use super::*;
 
-    const FIVE: Id = Id { inode: 5, born: Some(17) };
+    const FIVE: Id = Id { inode: 5, birth: Some(17) };
 
     /// Contents cached before an interrupted truncation never match the file's version.
     #[test]
@@ -584,7 +584,7 @@ mod tests {
         let chosen = Plan { id: FIVE, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
         assert_eq!(chosen.text(), "5.17 3 4 7,0,3");
         assert_eq!(Plan::parse(b"5.17 3 4 7,0,3"), Some(chosen.clone()));
-        let earlier = Plan { id: Id { inode: 5, born: None }, ..chosen.clone() };
+        let earlier = Plan { id: Id { inode: 5, birth: None }, ..chosen.clone() };
         assert_eq!(
             (earlier.text().as_str(), Plan::parse(b"5 3 4 7,0,3")),
             ("5 3 4 7,0,3", Some(earlier.clone()))

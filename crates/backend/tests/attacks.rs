@@ -174,25 +174,26 @@ fn reused_inode_number_gives_no_access_to_left_over_objects() {
     }
     let (dir, backend) = striped();
     let at = |name: &str| dir.path().join(name);
-    backend.create(&path("hers"), &creation(0o600)).unwrap().write_at(0, &[b"secret"]).unwrap();
+    backend.create(&path("alices"), &creation(0o600)).unwrap().write_at(0, &[b"secret"]).unwrap();
     let mut layout = vec![0; 100];
-    let len = getxattr(at("hers"), LAYOUT, layout.as_mut_slice()).unwrap();
+    let len = getxattr(at("alices"), LAYOUT, layout.as_mut_slice()).unwrap();
     // File systems reuse inode numbers; here the objects take the number of another file.
-    fs::write(at("his"), b"123456").unwrap();
-    chown(at("his"), Some(BOB), Some(BOB)).unwrap();
-    let (hers, his) = (at("hers").metadata().unwrap().ino(), at("his").metadata().unwrap().ino());
-    fs::remove_file(at("hers")).unwrap();
+    fs::write(at("bobs"), b"123456").unwrap();
+    chown(at("bobs"), Some(BOB), Some(BOB)).unwrap();
+    let (alices, bobs) = (at("alices").metadata().unwrap().ino(), at("bobs").metadata().unwrap().ino());
+    fs::remove_file(at("alices")).unwrap();
     for entry in fs::read_dir(at(".objects")).unwrap() {
         let object = entry.unwrap().path();
-        let name = object.file_name().unwrap().to_str().unwrap().replace(&hers.to_string(), &his.to_string());
+        let name =
+            object.file_name().unwrap().to_str().unwrap().replace(&alices.to_string(), &bobs.to_string());
         fs::rename(&object, at(".objects").join(name)).unwrap();
     }
     let forged =
-        String::from_utf8(layout[..len].to_vec()).unwrap().replace(&hers.to_string(), &his.to_string());
-    setxattr(at("his"), LAYOUT, forged.as_bytes(), XattrFlags::empty()).unwrap();
-    assert!(backend.open(&path("his")).err().unwrap().to_string().contains("layout of another file"));
-    assert!(backend.open_to_write(&path("his")).is_err());
-    assert!(backend.unlink(&path("his")).unwrap());
+        String::from_utf8(layout[..len].to_vec()).unwrap().replace(&alices.to_string(), &bobs.to_string());
+    setxattr(at("bobs"), LAYOUT, forged.as_bytes(), XattrFlags::empty()).unwrap();
+    assert!(backend.open(&path("bobs")).err().unwrap().to_string().contains("layout of another file"));
+    assert!(backend.open_to_write(&path("bobs")).is_err());
+    assert!(backend.unlink(&path("bobs")).unwrap());
     assert_eq!(objects(dir.path()), 1, "objects that are not its own stay");
 }
 

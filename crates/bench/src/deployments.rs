@@ -30,7 +30,7 @@ pub(crate) enum Deployment {
     /// The same, used by another user than the server's.
     OtherUser,
     /// Several servers in one process.
-    Several,
+    Shards,
 }
 
 pub(crate) const DEPLOYMENTS: [Deployment; 6] = [
@@ -39,7 +39,7 @@ pub(crate) const DEPLOYMENTS: [Deployment; 6] = [
     Deployment::Before,
     Deployment::Alone,
     Deployment::OtherUser,
-    Deployment::Several,
+    Deployment::Shards,
 ];
 
 /// Capacity of the buffer of `forebay run`.
@@ -57,7 +57,7 @@ impl fmt::Display for Deployment {
             Deployment::Before => "service before a directory",
             Deployment::Alone => "service",
             Deployment::OtherUser => "service, another user",
-            Deployment::Several => "service of 4 servers",
+            Deployment::Shards => "service of 4 servers",
         })
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Deployment {
 /// The services and directories of all deployments.
 pub(crate) struct Deployments {
     before: Near,
-    several: Near,
+    shards: Near,
     memory: TempDir,
     disk: TempDir,
     /// Whether this process may start others as another user, who can reach the service.
@@ -86,7 +86,7 @@ impl Deployments {
     pub(crate) fn start(plan: &Plan, near: &Near) -> Outcome<Deployments> {
         let deployments = Deployments {
             before: Near::start(plan, Far::Before)?,
-            several: Near::start(plan, Far::Several)?,
+            shards: Near::start(plan, Far::Shards)?,
             memory: tempfile::tempdir_in(near::memory())?,
             disk: tempfile::tempdir_in(&plan.disk)?,
             other_user: true,
@@ -152,7 +152,7 @@ impl Deployments {
                 return Ok(command);
             }
             Deployment::Before => &self.before,
-            Deployment::Several => &self.several,
+            Deployment::Shards => &self.shards,
             Deployment::Alone | Deployment::OtherUser => near,
         };
         let service = service.client(Socket::Unix)?.addresses.to_string();

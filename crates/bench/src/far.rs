@@ -26,7 +26,7 @@ const CAPACITY: Bytes = Bytes::mib(3072);
 const SMALL: Bytes = Bytes::mib(128);
 /// For a server before a directory, and for each of several servers, where bytes are measured.
 const BEFORE: Bytes = Bytes::mib(2048);
-const SEVERAL: Bytes = Bytes::mib(512);
+const SHARDS: Bytes = Bytes::mib(512);
 /// For the benchmark that writes more than the buffer holds.
 pub(crate) const LITTLE: Bytes = Bytes::mib(64);
 
@@ -45,7 +45,7 @@ pub enum Far {
     /// One server before a directory.
     Before,
     /// Four servers.
-    Several,
+    Shards,
 }
 
 impl fmt::Display for Far {
@@ -54,7 +54,7 @@ impl fmt::Display for Far {
             Far::Servers(count) => write!(f, "{count}"),
             Far::Little => f.write_str("little"),
             Far::Before => f.write_str("before"),
-            Far::Several => f.write_str("several"),
+            Far::Shards => f.write_str("several"),
         }
     }
 }
@@ -66,7 +66,7 @@ impl FromStr for Far {
         Ok(match word {
             "little" => Far::Little,
             "before" => Far::Before,
-            "several" => Far::Several,
+            "several" => Far::Shards,
             _ => Far::Servers(word.parse()?),
         })
     }
@@ -85,7 +85,7 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
         Far::Servers(count) => (count, SMALL, None),
         Far::Little => (1, LITTLE, backend()),
         Far::Before => (1, BEFORE, backend()),
-        Far::Several => (4, SEVERAL, None),
+        Far::Shards => (4, SHARDS, None),
     };
     let config = Config {
         capacity,

@@ -61,7 +61,7 @@ fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: Fi
     command.arg("--policy").arg(config.policy.to_string()).arg("--scheduler").arg(config.scheduler.name());
     command.arg("--lambda").arg(config.lambda.as_millis().to_string());
     match servers {
-        Some(servers) => command.arg("--servers").arg(servers.to_string()),
+        Some(servers) => command.arg("--shards").arg(servers.to_string()),
         None => command.arg("--server").arg(config.server.0.to_string()),
     };
     if let Some(rate) = config.device_rate {

@@ -3,9 +3,11 @@
 use crate::connect::Service;
 use crate::failure::Outcome;
 use crate::output;
+use crate::shard::refuse_servers;
 use clap::{Args, Subcommand};
 use forebay_model::{Bytes, Striping};
 use serde::Serialize;
+use std::convert::Infallible;
 use std::fmt;
 
 #[derive(Subcommand)]
@@ -20,14 +22,17 @@ pub(crate) enum Layout {
 pub(crate) struct Set {
     /// The directory
     dir: String,
-    /// Number of servers; all if not given
+    /// Number of shards; all if not given
     #[arg(long, value_name = "N", default_value_t = 0)]
-    servers: u16,
-    /// Bytes on one server before the next
+    shards: u16,
+    #[arg(long = "servers", value_name = "N", hide = true, value_parser = refuse_servers)]
+    #[allow(dead_code, reason = "it cannot be given")]
+    retired: Option<Infallible>,
+    /// Bytes on one shard before the next
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     stripe: Bytes,
-    /// Let the servers choose again: one server for clients on its machine, all for others
-    #[arg(long, conflicts_with_all = ["servers", "stripe"])]
+    /// Let the service choose again: one shard for clients on its machine, all for others
+    #[arg(long, conflicts_with_all = ["shards", "stripe"])]
     default: bool,
     #[command(flatten)]
     service: Service,
@@ -74,7 +79,7 @@ impl Layout {
     pub(crate) fn run(&self) -> Outcome {
         match self {
             Layout::Set(set) => {
-                let striping = Striping { width: set.servers, stripe: set.stripe.0 };
+                let striping = Striping { width: set.shards, stripe: set.stripe.0 };
                 let striping = (!set.default).then_some(striping);
                 Ok(set.service.connect()?.set_layout(&set.dir, striping)?)
             }

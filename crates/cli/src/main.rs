@@ -69,8 +69,8 @@ mod reproduce;
 mod route;
 mod run;
 mod server_process;
-mod servers;
 mod settings;
+mod shard;
 mod shares;
 mod signals;
 mod sim;
@@ -148,9 +148,11 @@ enum Command {
     /// Show or set how files are striped over servers
     #[command(subcommand)]
     Layout(layout::Layout),
-    /// Let a server that lost its store join again
+    /// Let a shard that lost its store join again
     #[command(subcommand)]
-    Server(servers::Server),
+    Shard(shard::Shard),
+    #[command(hide = true)]
+    Server(shard::Retired),
     /// Grant, show and revoke keys for users who connect over TCP
     #[command(subcommand)]
     Key(grant::Command),
@@ -220,7 +222,8 @@ fn run(command: Command) -> Outcome {
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
         Command::Layout(layout) => layout.run(),
-        Command::Server(server) => server.run(),
+        Command::Shard(shard) => shard.run(),
+        Command::Server(retired) => retired.run(),
         Command::Key(key) => key.run(),
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
 use crate::settings::Settings;
+use crate::shard::refuse_servers;
 use crate::view::Started;
 use crate::{detach, output, place, policy, signals};
 use clap::Args;
@@ -13,6 +14,7 @@ use forebay_policy::share::Discipline;
 use forebay_server::{Config, Medium, Running, Server, Stopper, parse_rate};
 use forebay_store::available_memory;
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, OnceLock};
@@ -62,10 +64,13 @@ pub(crate) struct Up {
     /// Limit the throughput to that of a device, such as 400MiB/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) device_rate: Option<Bytes>,
-    /// Run N servers of one service in this process, each with its own store, socket and port beside the
+    /// Run N shards of one service in this process, each with its own store, socket and port beside the
     /// first's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), conflicts_with = "server")]
-    pub(crate) servers: Option<u16>,
+    pub(crate) shards: Option<u16>,
+    #[arg(long = "servers", value_name = "N", hide = true, value_parser = refuse_servers)]
+    #[allow(dead_code, reason = "it cannot be given")]
+    retired: Option<Infallible>,
     /// This server's number in the list of servers in forebay.toml
     #[arg(long, value_name = "N")]
     pub(crate) server: Option<u16>,
@@ -98,7 +103,7 @@ impl Up {
         let config = self.merge(&settings, &Surroundings::here())?;
         require_key(&config)?;
         if self.detach {
-            let started = detach::start(&config, self.servers, settings.path.as_deref())?;
+            let started = detach::start(&config, self.shards, settings.path.as_deref())?;
             return output::show(&started, self.json);
         }
         if self.background {
@@ -117,21 +122,14 @@ impl Up {
     /// Merges the settings: flags override the file, the file overrides the defaults.
     fn merge(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
         let file_has = |key| settings.gives(key);
-        let store = match &self.store {
-            Some(store) => store.clone(),
-            None if file_has("store") => settings.server.store.clone(),
-            None => here
-                .store()
-                .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
-        };
-        let store = absolute_path(&store)?;
+        let store = self.store_dir(settings, here)?;
         let medium = match (self.memory, self.disk) {
             (false, true) => Medium::Disk,
             (true, _) => Medium::Memory,
             _ => settings.server.medium,
         };
         let requested = self.capacity.or(file_has("capacity").then_some(settings.server.capacity));
-        let each = |all: Bytes| Bytes(all.0 / u64::from(self.servers.unwrap_or(1)));
+        let each = |all: Bytes| Bytes(all.0 / u64::from(self.shards.unwrap_or(1)));
         let capacity = match requested {
             Some(capacity) => each(capacity),
             None => forebay_store::capacity_of(&store)?.unwrap_or_else(|| each(fitting(&store, medium))),
@@ -177,6 +175,17 @@ impl Up {
         })
     }
 
+    fn store_dir(&self, settings: &Settings, here: &Surroundings) -> Outcome<PathBuf> {
+        let store = match &self.store {
+            Some(store) => store.clone(),
+            None if settings.gives("store") => settings.server.store.clone(),
+            None => here
+                .store()
+                .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
+        };
+        absolute_path(&store)
+    }
+
     fn serve(&self, config: &Config) -> Outcome {
         keep_log(self.background);
         lower_oom_score();
@@ -190,7 +199,7 @@ impl Up {
             // Still starting, or the second signal: acknowledged data is safe in either case.
             _ => std::process::exit(130),
         })?;
-        let running = match self.servers {
+        let running = match self.shards {
             Some(count) => Server::start_cluster(config, count)?,
             None => vec![Server::start(config.clone())?],
         };

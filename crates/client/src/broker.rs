@@ -161,9 +161,9 @@ mod tests {
                 let mut near = UnixStream::from(broker.connect().unwrap());
                 let mut far = listener.accept().unwrap().0;
                 near.write_all(b"hello").unwrap();
-                let mut said = [0; 5];
-                far.read_exact(&mut said).unwrap();
-                assert_eq!(&said, b"hello");
+                let mut received = [0; 5];
+                far.read_exact(&mut received).unwrap();
+                assert_eq!(&received, b"hello");
             }
             drop(broker);
             served.join().unwrap().unwrap();

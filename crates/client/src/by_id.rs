@@ -125,13 +125,13 @@ impl ById {
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.open_by(Request::Open { file, access, truncate }).await?;
-        Ok(File::new(opened.held, opened.attr, Label::Number(file)))
+        Ok(File::new(opened, Label::Number(file)))
     }
 
     /// Takes over a file that another process, or this process before `exec`, has opened.
     pub async fn reopen(&self, token: Token) -> Result<File> {
         let opened = self.open_by(Request::Reopen { token }).await?;
-        Ok(File::new(opened.held, opened.attr, Label::Number(token.file)))
+        Ok(File::new(opened, Label::Number(token.file)))
     }
 
     /// Closes an open file by its token even if other threads of this process still use it. For a process that exits.
@@ -152,7 +152,8 @@ impl ById {
         let label = Label::Entry(dir, name.clone());
         let request = Request::Create { dir, name, mode, access, if_exists };
         let opened = self.open_by(request).await?;
-        Ok((File::new(opened.held, opened.attr, label), opened.created))
+        let created = opened.created;
+        Ok((File::new(opened, label), created))
     }
 
     /// Opens a file on the server that has its inode, which may differ from the server that has the name.

@@ -3,7 +3,7 @@
 use crate::flow::Target;
 use crate::mapped::{self, Mapping};
 use crate::memory::{Memory, Now};
-use crate::opens::{Held, done, position, unexpected};
+use crate::opens::{Held, Opened, done, position, unexpected};
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result, SeekTo};
 use forebay_wire::{Reply, Request, Token};
@@ -99,11 +99,13 @@ impl fmt::Display for Label {
 }
 
 impl File {
-    pub(crate) fn new(held: Held, opened: Attr, label: Label) -> File {
+    pub(crate) fn new(opened: Opened, label: Label) -> File {
+        let Opened { held, attr, bound, .. } = opened;
         let unstriped = held.striped().is_none();
-        let memory = unstriped.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
+        let memory = unstriped
+            .then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()).with_ring(bound));
         let memory = memory.map(Arc::new);
-        File { held, opened, label, append_only: false, memory, keeps_pages: AtomicU64::new(0) }
+        File { held, opened: attr, label, append_only: false, memory, keeps_pages: AtomicU64::new(0) }
     }
 
     pub(crate) fn known_as(self, path: String, append_only: bool) -> File {

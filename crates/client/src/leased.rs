@@ -105,6 +105,12 @@ impl Map {
 }
 
 impl Leased {
+    /// Whether anything was read.
+    pub(crate) fn was_read(&mut self) -> bool {
+        let lease = self.map.get_mut().ok().and_then(|map| map.as_ref());
+        *self.seen.get_mut() > 0 || lease.is_some_and(|map| map.served.load(Ordering::Relaxed) > 0)
+    }
+
     /// Drops the lease unless a thread is using it.
     pub(crate) fn clear(&self) {
         drop(self.map.try_lock().map(|mut map| map.take()));
@@ -157,7 +163,10 @@ impl Memory {
             return None;
         }
         let seen = self.leased.seen.fetch_add(into.len() as u64 + ONE_READ, Ordering::Relaxed);
-        let early = seen + (into.len() as u64) < WORTH_BYTES;
+        // A program that reads small files gets a ring at its second one; later opens then come with a lease.
+        let first_ring = self.session.shared_rings.last_was_read.load(Ordering::Relaxed)
+            && !self.session.shared_rings.has_idle(self.token.uid);
+        let early = seen + (into.len() as u64) < WORTH_BYTES && !first_ring;
         let pauses = |left: u32| left.checked_sub(1);
         if early || self.leased.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pauses).is_ok() {
             return None;
@@ -191,18 +200,7 @@ impl Memory {
         let Some((ring, reader)) = ring else { return false };
         let own_writes = self.own_writes.load(Ordering::Acquire);
         match self.session.call(&self.who, &Request::Map { token: self.token, ring, from }).await {
-            Ok(Reply::Map(grant)) => match self.mapped(&grant) {
-                Ok((bounds, places)) => {
-                    let (lease, size, served) = (grant.lease, grant.size, AtomicU32::new(0));
-                    let map =
-                        Map { reader, lease, size, bounds, places, connection_epoch, own_writes, served };
-                    if let Ok(mut place) = self.leased.map.try_lock() {
-                        *place = Some(Arc::new(map));
-                    }
-                    true
-                }
-                Err(_) => false,
-            },
+            Ok(Reply::Map(grant)) => self.keep_lease(&grant, reader, connection_epoch, own_writes),
             Err(error) if error.kind() == ErrorKind::Stale => {
                 if let Some(mut ring_writer) = self.ring_writer() {
                     ring_writer.take_if(|ring_writer| ring_writer.ring == ring);
@@ -211,6 +209,23 @@ impl Memory {
             }
             _ => false,
         }
+    }
+
+    /// Maps the regions of a lease, and reads by it from now on. False if they cannot be mapped.
+    pub(crate) fn keep_lease(
+        &self,
+        grant: &MapGrant,
+        reader: Reader,
+        connection_epoch: u64,
+        own_writes: u64,
+    ) -> bool {
+        let Ok((bounds, places)) = self.mapped(grant) else { return false };
+        let (lease, size, served) = (grant.lease, grant.size, AtomicU32::new(0));
+        let map = Map { reader, lease, size, bounds, places, connection_epoch, own_writes, served };
+        if let Ok(mut place) = self.leased.map.try_lock() {
+            *place = Some(Arc::new(map));
+        }
+        true
     }
 
     /// Maps the regions of a lease.

@@ -89,6 +89,7 @@ mod listing;
 mod mapped;
 mod memory;
 mod name_cache;
+mod open_with_ring;
 mod opens;
 mod path;
 mod prefixes;

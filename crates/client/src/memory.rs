@@ -7,6 +7,7 @@
 
 use crate::granted_slabs::GrantedSlabs;
 use crate::leased::Leased;
+use crate::open_with_ring::BoundRing;
 use crate::ring_writer::{RingWriter, Wrote, touch};
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
@@ -97,6 +98,17 @@ impl Memory {
             preparing: AtomicBool::new(false),
             scarce: AtomicU32::new(0),
         }
+    }
+
+    /// The same, with the ring that was bound when the file was opened.
+    pub(crate) fn with_ring(self, bound: Option<BoundRing>) -> Memory {
+        if let (Some(BoundRing { ring_writer, extents }), Some(mut place)) = (bound, self.ring_writer()) {
+            if let Some(grant) = extents {
+                self.keep_lease(&grant, ring_writer.reader(), ring_writer.connection_epoch, 0);
+            }
+            *place = Some(ring_writer);
+        }
+        self
     }
 
     /// The ring, unless another thread uses it. Never blocks: a signal handler would deadlock with the thread that it
@@ -197,7 +209,8 @@ impl Memory {
         }
         let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
         // Requesting a ring takes no longer than opening a data connection, and less if an idle ring is available.
-        let early = seen + (data.len() as u64) < WORTH_BYTES;
+        let early = seen + (data.len() as u64) < WORTH_BYTES
+            && !session.shared_rings.last_was_written.load(Ordering::Relaxed);
         if early && session.pool.has_idle() && !session.shared_rings.has_idle(self.token.uid) {
             return false;
         }
@@ -359,6 +372,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let shared_rings = &self.session.shared_rings;
+        if self.token.access.write {
+            let was_written = *self.seen.get_mut() > 0 || *self.own_writes.get_mut() > 0;
+            shared_rings.last_was_written.store(was_written, Ordering::Relaxed);
+        } else if self.token.access.read {
+            shared_rings.last_was_read.store(self.leased.was_read(), Ordering::Relaxed);
+        }
         let ring_writer = self.ring_writer.get_mut().ok().and_then(Option::take);
         if let Some(mut ring_writer) = ring_writer {
             self.granted_slabs.add_to(&mut ring_writer);

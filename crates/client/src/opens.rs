@@ -2,6 +2,7 @@
 
 use crate::control::{CallRef, ControlConnection};
 use crate::join::join;
+use crate::open_with_ring::{BoundRing, IdleRing};
 use crate::queue::{Begun, at_once};
 use crate::session::{Session, Who};
 use crate::striped::StripedFile;
@@ -39,6 +40,8 @@ pub(crate) struct Opened {
     pub(crate) attr: Attr,
     pub(crate) layout: Layout,
     pub(crate) created: bool,
+    /// The ring that was bound to it in the same message.
+    pub(crate) bound: Option<BoundRing>,
 }
 
 /// Result of an open request.
@@ -103,8 +106,17 @@ impl Session {
     /// file that the client has lost.
     pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: &Request) -> Result<Opening> {
         let connection_epoch = self.opens.connection_epoch();
-        match self.call_at_once(who, request) {
-            Begun::Answered(Ok(Ok(reply))) => self.opened(who, request, reply, connection_epoch).await,
+        let idle = self.ring_for_open(who, request);
+        let (begun, replies) = self.call_at_once_with(who, request, idle.as_ref().map(IdleRing::with_open));
+        let bound = idle.and_then(|idle| idle.settle(self, &begun, replies, connection_epoch));
+        match begun {
+            Begun::Answered(Ok(Ok(reply))) => {
+                let opening = self.opened(who, request, reply, connection_epoch).await?;
+                Ok(match (opening, bound) {
+                    (Opening::Here(opened), bound) => Opening::Here(Box::new(Opened { bound, ..*opened })),
+                    (at, _) => at,
+                })
+            }
             begun => self.open_on(who, request, begun, connection_epoch).await,
         }
     }
@@ -149,7 +161,7 @@ impl Session {
         if self.opens.connection_epoch() != connection_epoch {
             self.call(who, &Request::Reopen { token }).await?;
         }
-        Ok(Opening::Here(Box::new(Opened { held, attr, layout, created })))
+        Ok(Opening::Here(Box::new(Opened { held, attr, layout, created, bound: None })))
     }
 }
 

@@ -7,10 +7,11 @@
 
 use crate::control::{CallRef, ControlConnection};
 use crate::name_cache::NameCache;
+use crate::open_with_ring::WithOpen;
 use crate::retry::AttemptError;
 use crate::session::{Session, Who};
 use crate::socket::while_set;
-use forebay_model::{Attr, Error, ErrorKind, FileId};
+use forebay_model::{Attr, Error, ErrorKind, FileId, Identity};
 use forebay_shm::{Answered, Asked, Lease, Looked, QueueClient, Spin};
 use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
 use std::cell::Cell;
@@ -166,15 +167,26 @@ fn is_short(request: &Request) -> bool {
 impl Session {
     /// Sends a request by the queue of the live connection, if there is one and this thread may wait for the answer.
     pub(crate) fn call_at_once(&self, who: &Who, request: &Request) -> Begun {
+        self.call_at_once_with(who, request, None).0
+    }
+
+    /// The same, with what the caller wants for the file that the request opens; also returns the replies to that.
+    pub(crate) fn call_at_once_with(
+        &self,
+        who: &Who,
+        request: &Request,
+        with_open: Option<WithOpen>,
+    ) -> (Begun, Vec<Reply>) {
+        let not_sent = (Begun::NotSent, Vec::new());
         if !may_use_queue(request) || self.pool.has_abandoned() {
-            return Begun::NotSent;
+            return not_sent;
         }
-        let Some(control) = self.live() else { return Begun::NotSent };
-        let Some(Some(shm_queue)) = control.queue.shm_queue() else { return Begun::NotSent };
-        match self.call_shm_queue(&control, shm_queue, who, request) {
-            Ok(Some(outcome)) => Begun::Answered(outcome),
-            Ok(None) => Begun::UseSocket,
-            Err(asked) => Begun::Sent(control, asked),
+        let Some(control) = self.live() else { return not_sent };
+        let Some(Some(shm_queue)) = control.queue.shm_queue() else { return not_sent };
+        match self.call_shm_queue(&control, shm_queue, who, request, with_open) {
+            Ok((Some(outcome), replies)) => (Begun::Answered(outcome), replies),
+            Ok((None, _)) => (Begun::UseSocket, Vec::new()),
+            Err(asked) => (Begun::Sent(control, asked), Vec::new()),
         }
     }
 
@@ -195,8 +207,8 @@ impl Session {
             return None;
         };
         let shm_queue = shm_queue?;
-        match self.call_shm_queue(control, shm_queue, who, request) {
-            Ok(outcome) => outcome,
+        match self.call_shm_queue(control, shm_queue, who, request, None) {
+            Ok((outcome, _)) => outcome,
             Err(asked) => self.answer_to(control, who, request, asked, sent).await,
         }
     }
@@ -208,8 +220,11 @@ impl Session {
         shm_queue: &ShmQueue,
         who: &Who,
         request: &Request,
-    ) -> Result<Outcome, Asked> {
-        let Some(asked) = post(&shm_queue.client, who, request) else { return Ok(None) };
+        with_open: Option<WithOpen>,
+    ) -> Result<(Outcome, Vec<Reply>), Asked> {
+        let Some(asked) = post(&shm_queue.client, who, request, with_open) else {
+            return Ok((None, Vec::new()));
+        };
         if let (Request::Open { .. } | Request::Create { .. }, Some(wait_hook)) = (request, WAIT_HOOK.get()) {
             WAIT_HOOK.set(None);
             wait_hook();
@@ -217,9 +232,9 @@ impl Session {
         if !spin_for_answer(&asked) {
             return Err(asked);
         }
-        let outcome = self.take(control, &asked);
+        let (outcome, replies) = self.take(control, &asked);
         shm_queue.learn(who, request, &outcome, asked.lease());
-        Ok(outcome)
+        Ok((outcome, replies))
     }
 
     /// Waits for the answer to a request that was sent by the queue.
@@ -244,7 +259,7 @@ impl Session {
     pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
         let Some(control) = self.live() else { return false };
         let Some(Some(shm_queue)) = control.queue.shm_queue() else { return false };
-        !self.pool.has_abandoned() && post(&shm_queue.client, who, &Request::Close { token }).is_some()
+        !self.pool.has_abandoned() && post(&shm_queue.client, who, &Request::Close { token }, None).is_some()
     }
 
     /// Looks into the name cache of the live connection. The cache is only valid for the identity of this process.
@@ -266,20 +281,20 @@ impl Session {
         self.cached(who, |cache| cache.dir(path))
     }
 
-    fn take(&self, control: &ControlConnection, asked: &Asked) -> Outcome {
+    fn take(&self, control: &ControlConnection, asked: &Asked) -> (Outcome, Vec<Reply>) {
         let failure = |kind, text: &str| {
             let error = self.at_service(Error::new(kind, text));
-            Some(Err(AttemptError { sent: true, error }))
+            (Some(Err(AttemptError { sent: true, error })), Vec::new())
         };
         match asked.answer() {
             Some(Answered::Bytes(bytes)) => match read(&bytes) {
-                Ok(answer) => Some(Ok(answer)),
+                Ok((answer, replies)) => (Some(Ok(answer)), replies),
                 Err(error) => {
                     control.give_up(&error);
                     failure(error.kind(), &error.to_string())
                 }
             },
-            Some(Answered::Elsewhere) => None,
+            Some(Answered::Elsewhere) => (None, Vec::new()),
             Some(Answered::Unknown) => failure(ErrorKind::Unreachable, "the service abandoned the request"),
             None => {
                 let error =
@@ -295,7 +310,7 @@ impl Session {
         let asked = Arc::new(asked);
         loop {
             if asked.is_answered() {
-                return (self.take(control, &asked), asked.lease());
+                return (self.take(control, &asked).0, asked.lease());
             }
             if let Some(error) = control.fault() {
                 return (Some(Err(AttemptError { sent: true, error: self.at_service(error) })), None);
@@ -319,11 +334,22 @@ async fn request_queue(control: Arc<ControlConnection>) {
     control.queue.granted.get_or_init(|| granted);
 }
 
-fn post(client: &Arc<QueueClient>, who: &Who, request: &Request) -> Option<Asked> {
+fn post(
+    client: &Arc<QueueClient>,
+    who: &Who,
+    request: &Request,
+    with_open: Option<WithOpen>,
+) -> Option<Asked> {
     let mut bytes = Vec::with_capacity(256);
-    let call = CallRef { identity: who.as_deref(), request };
-    frame(&mut bytes, FrameKind::Call, ID, &call, 0).ok()?;
+    add_call(&mut bytes, who.as_deref(), request)?;
+    for request in with_open.iter().flat_map(WithOpen::requests) {
+        add_call(&mut bytes, None, &request)?;
+    }
     client.ask(&bytes)
+}
+
+fn add_call(bytes: &mut Vec<u8>, identity: Option<&Identity>, request: &Request) -> Option<()> {
+    frame(bytes, FrameKind::Call, ID, &CallRef { identity, request }, 0).ok()
 }
 
 /// Spins for an answer, then sleeps; returns whether it has arrived.
@@ -340,12 +366,25 @@ fn spin_for_answer(asked: &Asked) -> bool {
     asked.is_answered()
 }
 
-fn read(bytes: &[u8]) -> forebay_model::Result<Answer> {
+/// The answer in a slot, and the replies that go with it.
+fn read(bytes: &[u8]) -> forebay_model::Result<(Answer, Vec<Reply>)> {
+    let (answer, mut rest) = read_frame(bytes)?;
+    let mut replies = Vec::new();
+    while !rest.is_empty() {
+        let (reply, after) = read_frame(rest)?;
+        replies.push(reply?);
+        rest = after;
+    }
+    Ok((answer, replies))
+}
+
+fn read_frame(bytes: &[u8]) -> forebay_model::Result<(Answer, &[u8])> {
     let malformed = || Error::new(ErrorKind::Protocol, "the service sent a malformed frame by the queue");
     let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(malformed)?;
     let header = Header::decode(head)?;
-    let whole = header.kind == FrameKind::Answer && header.payload == 0 && header.body as usize == rest.len();
-    if whole { body(rest) } else { Err(malformed()) }
+    let (answer, rest) = rest.split_at_checked(header.body as usize).ok_or_else(malformed)?;
+    let is_answer = header.kind == FrameKind::Answer && header.payload == 0;
+    if is_answer { Ok((body(answer)?, rest)) } else { Err(malformed()) }
 }
 
 fn open(grant: &QueueGrant) -> io::Result<ShmQueue> {
@@ -365,11 +404,20 @@ mod tests {
     fn malformed_queue_answers_are_refused() {
         let mut good = Vec::new();
         frame(&mut good, FrameKind::Answer, ID, &Answer::Ok(Reply::Done), 0).unwrap();
-        assert_eq!(read(&good).unwrap(), Ok(Reply::Done));
+        assert_eq!(read(&good).unwrap(), (Ok(Reply::Done), Vec::new()));
+        let also = [good.clone(), good.clone()].concat();
+        assert_eq!(read(&also).unwrap(), (Ok(Reply::Done), vec![Reply::Done]));
         let mut call = Vec::new();
         let request = Request::GetAttr { file: FileId::ROOT };
         frame(&mut call, FrameKind::Call, ID, &CallRef { identity: None, request: &request }, 0).unwrap();
-        for bad in [&good[..good.len() - 1], &[good.clone(), vec![0]].concat(), &call, &[], &[7; 64]] {
+        for bad in [
+            &good[..good.len() - 1],
+            &[good.clone(), vec![0]].concat(),
+            &also[..also.len() - 1],
+            &call,
+            &[],
+            &[7; 64],
+        ] {
             assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Protocol);
         }
     }

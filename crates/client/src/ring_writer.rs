@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ pub(crate) struct SharedRings {
     /// On the monotonic clock: until when no ring is requested. For ever if this process cannot open the server's
     /// files.
     off: AtomicU64,
+    /// Whether the file that was last closed after being open for writing was written to.
+    pub(crate) last_was_written: AtomicBool,
+    /// Whether the file that was last closed after being open for reading only was read.
+    pub(crate) last_was_read: AtomicBool,
 }
 
 /// Mapped files by path, each with its inode number, which distinguishes it from earlier files at that path.
@@ -162,6 +166,11 @@ impl SharedRings {
         Some(idle.swap_remove(at))
     }
 
+    /// Takes an idle ring of any user.
+    pub(crate) fn take_any(&self) -> Option<RingWriter> {
+        lock(&self.idle).pop()
+    }
+
     /// Keeps a ring for another file.
     pub(crate) fn put(&self, ring_writer: RingWriter) {
         let mut idle = lock(&self.idle);
@@ -189,6 +198,12 @@ impl SharedRings {
 
     /// A region mapped read-only.
     pub(crate) fn ro_map(&self, path: PathBuf, size: u32) -> io::Result<Arc<RoMap>> {
+        let inode = std::fs::metadata(&path)?.ino();
+        if let Some((number, ro_map)) = lock(&self.ro_maps).get(&path)
+            && *number == inode
+        {
+            return Ok(ro_map.clone());
+        }
         let file = File::open(&path)?;
         mapped(&self.ro_maps, path, &file, |file| RoMap::new(file, size))
     }
@@ -252,6 +267,11 @@ impl RingWriter {
             last: 0,
             _lock: file,
         })
+    }
+
+    /// Whether it is a ring of this user.
+    pub(crate) fn is_of(&self, uid: Uid) -> bool {
+        self.uid == uid
     }
 
     /// Binds the ring to a file.

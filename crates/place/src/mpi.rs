@@ -69,7 +69,7 @@ fn exchange_nodes() {
     mine[..length].copy_from_slice(&host.as_bytes()[..length]);
     let mut all = vec![0_u8; NAME * size as usize];
     let kind = constant!("ompi_mpi_char", 0x4c00_0101);
-    let told = call!(
+    let found = call!(
         "PMPI_Allgather"(*const u8, c_int, Handle, *mut u8, c_int, Handle, Handle),
         mine.as_ptr(),
         NAME as c_int,
@@ -84,16 +84,16 @@ fn exchange_nodes() {
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
         topology?.client(std::str::from_utf8(&name[..end]).ok()?)
     };
-    let clients = match told {
+    let clients = match found {
         SUCCESS => all.chunks(NAME).map(client).collect(),
         _ => vec![None; size as usize],
     };
     // Rank 0 counts for all.
     let mut run = if rank == 0 { (turns::runs_before() % u64::from(ROUND)) as c_int } else { 0 };
     let kind = constant!("ompi_mpi_int", 0x4c00_0405);
-    let told =
+    let found =
         call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut run, 1, kind, 0, world());
-    let run = if told == SUCCESS { u32::try_from(run).unwrap_or(0) } else { 0 };
+    let run = if found == SUCCESS { u32::try_from(run).unwrap_or(0) } else { 0 };
     crew::set_from_mpi(Crew { rank: rank as u32, size: size as u32, clients, run });
 }
 

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-static TOLD: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Counters of this process.
 pub(crate) struct Counts {
@@ -28,7 +28,7 @@ pub(crate) fn early(text: &str) {
 }
 
 fn complain(text: Arguments<'_>) {
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    if !REPORTED.swap(true, Ordering::Relaxed) {
         // A failure to write to standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "forebay place: {text}");
     }

@@ -31,8 +31,8 @@ fn check_long_run(discipline: Discipline, name: &str, loads: &[Load], secs: u64)
         let error = (part / wanted - 1.0).abs();
         let draws = (secs - 20) as f64 * RATE as f64 / loads[0].size.0 as f64;
         let luck = 4.0 * ((1.0 - wanted) / wanted / draws).sqrt();
-        let by_lot = matches!(discipline, Discipline::Tokens | Discipline::Draws);
-        let room = if by_lot { luck } else { 0.005 };
+        let by_chance = matches!(discipline, Discipline::Tokens | Discipline::Draws);
+        let room = if by_chance { luck } else { 0.005 };
         assert!(error < room, "{discipline} {name}: job {i} has {part:.4} instead of {wanted:.4}");
     }
 }

@@ -6,14 +6,14 @@
 use crate::data::{self, At};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::Place;
-use crate::{descriptors, engine, hook, life, mem, names, opening, path, stat};
+use crate::{descriptors, engine, hook, mem, names, opening, path, process_state, stat};
 use forebay_model::FileId;
 use libc::{c_char, c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};
 use std::ffi::CStr;
 
 /// Turns a path from the root of the service into a path under the prefix.
 fn full(start: *const c_char) -> Outcome<std::ffi::CString> {
-    life::ready();
+    process_state::ready();
     let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
     if text.is_empty() {
         return fail(libc::ENOENT);
@@ -21,7 +21,7 @@ fn full(start: *const c_char) -> Outcome<std::ffi::CString> {
     if text.len() >= mem::PATH_MAX {
         return fail(libc::ENAMETOOLONG);
     }
-    let whole = path::join(&life::config().prefix, text);
+    let whole = path::join(&process_state::config().prefix, text);
     Ok(std::ffi::CString::new(whole).map_err(|_| Errno(libc::ENOENT))?)
 }
 

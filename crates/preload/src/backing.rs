@@ -9,7 +9,7 @@ use crate::engine::{Engine, WaitHooks};
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
 use crate::open::Open;
-use crate::{descriptors, life, locks, table};
+use crate::{descriptors, locks, process_state, table};
 use forebay_client::Token;
 use forebay_model::{FileId, Uid};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -143,7 +143,7 @@ impl Mapped {
     /// Whether no other process has, or can get, a descriptor of it.
     fn is_private(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
-            own.generation == life::generation()
+            own.generation == process_state::generation()
                 && !may_share()
                 && own.forks == FORKS.load(Ordering::Acquire)
                 && self.shared.load(Ordering::Acquire) == 0
@@ -159,7 +159,7 @@ impl Drop for Mapped {
             SPARES.fetch_add(1, Ordering::Relaxed);
             return SPARE.with(|list| list.push(spare));
         }
-        if kept >= 0 && self.own.as_ref().is_some_and(|own| own.generation == life::generation()) {
+        if kept >= 0 && self.own.as_ref().is_some_and(|own| own.generation == process_state::generation()) {
             descriptors::close_hidden(kept);
         }
         // SAFETY: this is the only owner of the mapping.
@@ -328,13 +328,13 @@ fn reuse_spare(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
 fn create_memory_file(cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
     let mut flags = MemfdFlags::ALLOW_SEALING;
     flags.set(MemfdFlags::CLOEXEC, cloexec);
-    let (generation, forks) = (life::generation(), FORKS.load(Ordering::Acquire));
+    let (generation, forks) = (process_state::generation(), FORKS.load(Ordering::Acquire));
     let fd = memory_file(flags)?;
     rustix::fs::ftruncate(&fd, SIZE as u64)?;
     rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
     let mut mapped = map(&fd)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-    if !life::is_borrowed() {
+    if !process_state::is_borrowed() {
         mapped.own = Some(Own { fd: AtomicI32::new(-1), generation, forks });
     }
     Ok((fd, mapped))

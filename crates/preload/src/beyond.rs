@@ -4,7 +4,7 @@
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::program::List;
-use crate::{cwd, life, mem, path};
+use crate::{cwd, mem, path, process_state};
 use forebay_client::{PROGRAM_HEAD, ProgramKind, names_prefix, program_kind};
 use libc::c_char;
 use rustix::fd::{AsFd, OwnedFd};
@@ -135,7 +135,7 @@ fn beyond(path: &CStr) -> Option<Beyond> {
 
 /// Whether a command refers to files of Forebay.
 fn is_about_forebay(arguments: &[&CStr]) -> bool {
-    let prefix = &life::config().prefix;
+    let prefix = &process_state::config().prefix;
     cwd::inside().is_some() || arguments.iter().any(|argument| names_prefix(argument.to_bytes(), prefix))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{Place, locate};
-use crate::{cwd, engine, hook, life, mem, path};
+use crate::{cwd, engine, hook, mem, path, process_state};
 use forebay_client::{MAX_LINKS, Step};
 use forebay_model::{ErrorKind, FileId, FileKind};
 use libc::{c_char, size_t};
@@ -10,7 +10,7 @@ use std::ffi::CString;
 
 /// The path of a place with every symbolic link followed. All parts of it must exist.
 pub(crate) fn text(place: &Place) -> Outcome<Vec<u8>> {
-    let prefix = life::config().prefix.clone();
+    let prefix = process_state::config().prefix.clone();
     let mut waiting: Vec<Vec<u8>> = Vec::new();
     let push = |waiting: &mut Vec<Vec<u8>>, path: &[u8]| {
         let parts: Vec<_> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();

@@ -6,7 +6,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::place::ours;
 use crate::table::{self, Held};
-use crate::{descriptors, dispatch, hook, life, mem};
+use crate::{descriptors, dispatch, hook, mem, process_state};
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ struct Side {
 
 impl Side {
     fn new(fd: c_int, place: *mut off_t) -> Side {
-        life::ready();
+        process_state::ready();
         Side { fd, open: table::get(fd), place }
     }
 

@@ -2,7 +2,7 @@
 //! Without that variable the library counts nothing and reads no clock.
 
 use crate::errno::Errno;
-use crate::life::config;
+use crate::process_state::config;
 use forebay_client::{Count, PAGE};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};

@@ -11,7 +11,7 @@
 use crate::errno::{Errno, Outcome, Stop};
 use crate::hook::{Real, failed};
 use crate::kernel::{system_call, try_system_call};
-use crate::{dispatch, engine, hook, life, quiet, table};
+use crate::{dispatch, engine, hook, process_state, quiet, table};
 use forebay_model::{Gid, Identity, MAX_GROUPS, Uid};
 use libc::{c_char, c_int, c_long, gid_t, size_t, uid_t};
 use std::io;
@@ -234,7 +234,7 @@ fn is_alone_with_its_rights() -> bool {
 /// Before credentials change: a thread that is about to give up root permanently connects while it is root, if it has
 /// open files to hand on.
 fn before(next: impl FnOnce([u32; 3]) -> [u32; 3]) {
-    if !life::is_set_up() || life::is_borrowed() || !table::has_files() {
+    if !process_state::is_set_up() || process_state::is_borrowed() || !table::has_files() {
         return;
     }
     let users = three(libc::SYS_getresuid);

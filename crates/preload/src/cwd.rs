@@ -8,7 +8,7 @@ use crate::credentials::Credentials;
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
 use crate::place::{Place, locate, ours};
-use crate::{backing, hook, life, mem, path, private};
+use crate::{backing, hook, mem, path, private, process_state};
 use forebay_model::FileKind;
 use libc::{c_char, c_int, size_t};
 use rustix::fs::{AtFlags, CWD, Mode};
@@ -29,7 +29,7 @@ static HERE: Lock<Vec<u8>> = Lock::new(Vec::new());
 pub(crate) fn inside() -> Option<Vec<u8>> {
     if STATE.load(Ordering::Acquire) == UNKNOWN {
         let parked = parked();
-        if life::is_borrowed() {
+        if process_state::is_borrowed() {
             return parked;
         }
         HERE.with(|here| *here = parked.clone().unwrap_or_default());
@@ -56,7 +56,7 @@ fn parked() -> Option<Vec<u8>> {
     };
     let now = Credentials::read();
     let mine = owner == 0 || owner == now.identity.uid.0 || now.includes(owner);
-    (mine && path::inside(&life::config().prefix, here).is_some()).then(|| here.to_vec())
+    (mine && path::inside(&process_state::config().prefix, here).is_some()).then(|| here.to_vec())
 }
 
 /// Root's id, if this is root's private directory and root made the working directory: this process cannot stat its
@@ -97,7 +97,7 @@ fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
     let here = path::normal(full);
     rustix::process::chdir(local_dir(&here)?)?;
     // A process that borrows its parent's memory changes only its own working directory.
-    if !life::is_borrowed() {
+    if !process_state::is_borrowed() {
         HERE.with(|known| *known = here);
         STATE.store(INSIDE, Ordering::Release);
     }
@@ -106,7 +106,7 @@ fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
 
 /// Forgets the known working directory before the C library changes it.
 pub(crate) fn forget() {
-    if !life::is_borrowed() {
+    if !process_state::is_borrowed() {
         STATE.store(UNKNOWN, Ordering::Release);
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn change_to(fd: c_int) -> Outcome<c_int> {
 
 /// The working directory, in the caller's buffer or in a new one.
 pub(crate) fn current_dir(buffer: *mut c_char, size: size_t) -> Outcome<*mut c_char> {
-    life::ready();
+    process_state::ready();
     let mut here = inside().ok_or(crate::errno::Stop::Foreign)?;
     here.push(0);
     if buffer.is_null() {

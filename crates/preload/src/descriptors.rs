@@ -7,7 +7,7 @@ use crate::opening::{CREATED, LINKABLE};
 use crate::place::ours;
 use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
-use crate::{backing, hook, life, locks, mem, opening, rings, special, stdio};
+use crate::{backing, hook, locks, mem, opening, process_state, rings, special, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void, rlimit};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -20,15 +20,15 @@ fn plain(number: i64, args: [usize; 3]) -> Outcome<c_int> {
 }
 
 pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
-    life::ready();
+    process_state::ready();
     rings::closing(fd, fd);
     if table::is_hidden(fd) && !is_internal() {
         return fail(libc::EBADF);
     }
-    if life::is_set_up() && table::get(fd).is_none() {
+    if process_state::is_set_up() && table::get(fd).is_none() {
         return Err(Stop::Foreign);
     }
-    if life::is_borrowed() {
+    if process_state::is_borrowed() {
         return Err(Stop::Foreign);
     }
     let _quiet = Quiet::begin();
@@ -46,7 +46,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
 
 /// Records the open file that a descriptor now refers to.
 fn note(fd: c_int, held: Option<&Held>) {
-    if life::is_borrowed() {
+    if process_state::is_borrowed() {
         return;
     }
     match held {
@@ -73,7 +73,7 @@ fn duplicate(fd: c_int, command: c_int, least: c_int) -> Outcome<c_int> {
 }
 
 pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_int> {
-    life::ready();
+    process_state::ready();
     let (from, to) = (table::get(old), table::get(new));
     if table::is_hidden(new) && !is_internal() {
         let is_beyond = descriptor_limit(None)?.rlim_cur <= new as u64;
@@ -112,7 +112,7 @@ pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
 pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<c_int> {
     const UNSHARE: c_uint = 2;
     const CLOEXEC: c_uint = 4;
-    life::ready();
+    process_state::ready();
     if first > last || flags & !(UNSHARE | CLOEXEC) != 0 {
         return fail(libc::EINVAL);
     }
@@ -384,8 +384,8 @@ pub(crate) fn receive_many(
 }
 
 fn adopt_from(message: *const libc::msghdr) {
-    life::ready();
-    if life::is_borrowed() {
+    process_state::ready();
+    if process_state::is_borrowed() {
         return;
     }
     // SAFETY: the kernel has just filled the message and its control buffer.

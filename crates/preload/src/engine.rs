@@ -6,8 +6,8 @@
 
 use crate::credentials::{self, Credentials, Origin};
 use crate::errno::Errno;
-use crate::life::{self, config};
 use crate::lock::Lock;
+use crate::process_state::{self, config};
 use crate::quiet::{Quiet, become_internal, blocked, with_handlers_allowed};
 use crate::{descriptors, dispatch, handing, handlers};
 use forebay_client::{
@@ -78,8 +78,8 @@ struct Found {
 
 impl Found {
     fn get(&self) -> Option<&'static Engine> {
-        let counts =
-            self.changes.get() == credentials::changes() && self.generation.get() == life::generation();
+        let counts = self.changes.get() == credentials::changes()
+            && self.generation.get() == process_state::generation();
         self.engine.get().filter(|_| counts)
     }
 
@@ -207,7 +207,7 @@ impl Threads {
 
     /// Starts threads for a new client, not yet connected.
     pub(crate) fn start(now: &Credentials) -> std::result::Result<&'static Threads, Errno> {
-        if life::is_borrowed() {
+        if process_state::is_borrowed() {
             // Threads created here would end with this process, and the parent would wait for them.
             return Err(Errno(libc::EAGAIN));
         }
@@ -228,7 +228,7 @@ impl Threads {
         let runtime = blocked(|| builder.build())
             .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start client threads: {error}")))?;
         Ok(Box::leak(Box::new(Threads {
-            generation: life::generation(),
+            generation: process_state::generation(),
             handle: runtime.handle().clone(),
             runtime: Lock::new(Some(runtime)),
             origin: now.origin(),
@@ -294,7 +294,7 @@ impl Threads {
 pub(crate) fn threads() -> Option<&'static Threads> {
     let threads = CURRENT.load(Ordering::Acquire);
     // SAFETY: `Threads` are never freed; a child leaves its parent's in place.
-    unsafe { threads.as_ref() }.filter(|threads| threads.generation == life::generation())
+    unsafe { threads.as_ref() }.filter(|threads| threads.generation == process_state::generation())
 }
 
 /// Any engine of this generation, for callers to whom the identity does not matter.

@@ -6,7 +6,7 @@
 //! **Invariant**: when the first handler is installed, no thread is in a section that began without one.
 
 use crate::errno::Errno;
-use crate::{hook, life, mem, quiet};
+use crate::{hook, mem, process_state, quiet};
 use libc::{c_int, c_long, sighandler_t};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ pub(crate) fn enter(own: usize) -> Option<Section> {
     // Threads have their memory in different pages.
     let counter = (own >> 12 ^ own >> 20) % COUNTERS;
     // Before the library is set up there is no generation to count in.
-    if life::is_set_up() { HANDLERS.enter(counter, life::generation()) } else { None }
+    if process_state::is_set_up() { HANDLERS.enter(counter, process_state::generation()) } else { None }
 }
 
 /// Ends a section.
@@ -118,13 +118,13 @@ pub(crate) fn leave(section: Section) {
 /// Declares that a handler is installed, or is about to be.
 pub(crate) fn expect() {
     // A thread inside such a section would wait for itself.
-    quiet::with_handlers_allowed(|| HANDLERS.expect(life::generation()));
+    quiet::with_handlers_allowed(|| HANDLERS.expect(process_state::generation()));
 }
 
 /// Checks whether the application installed a handler without calling this library.
 pub(crate) fn look() {
     const OF_THE_C_LIBRARY: [c_int; 2] = [32, 33];
-    let caught = life::status("SigCgt:", 16);
+    let caught = process_state::status("SigCgt:", 16);
     if caught.is_none_or(|caught| caught & !bits(&FAULTS) & !bits(&OF_THE_C_LIBRARY) != 0) {
         expect();
     }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! hook, errno, kernel     replacing a function; the table of error numbers; raw system calls
-//! life, quiet, handlers   configuration and forks; blocking signals; signal handlers of the application
+//! process_state, quiet, handlers   configuration and forks; blocking signals; signal handlers of the application
 //! lock, heap              a lock and an allocator that are safe in signal handlers and forked children
 //! engine, exit, counts    the client and its threads; closing files; time spent in calls
 //! credentials, handing    credentials of threads; handing open files on when the user changes
@@ -59,7 +59,6 @@ mod heap;
 mod hook;
 mod kernel;
 mod kernel_aio;
-mod life;
 mod lock;
 mod locks;
 mod log;
@@ -71,6 +70,7 @@ mod opening;
 mod path;
 mod place;
 mod private;
+mod process_state;
 mod program;
 mod quiet;
 mod raw;

@@ -3,7 +3,7 @@
 //! A thread that held the lock in the parent does not exist in the child. The lock word holds the generation of the
 //! process that took it, so the child detects this, and starts with a fresh value.
 
-use crate::life;
+use crate::process_state;
 use crate::quiet::Quiet;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ impl<T: Default> Lock<T> {
     /// Runs `work` with the lock held and signals blocked. Keep it short: other threads spin.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let _quiet = Quiet::begin();
-        let now = life::generation();
+        let now = process_state::generation();
         let mut orphan = false;
         loop {
             match self.holder.compare_exchange(0, now, Ordering::Acquire, Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use crate::lock::Lock;
 use crate::open::Open;
 use crate::place::ours;
 use crate::table::Held;
-use crate::{descriptors, hook, life, mem, private, table};
+use crate::{descriptors, hook, mem, private, process_state, table};
 use forebay_model::FileId;
 use libc::{c_int, flock as Range, off_t};
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
@@ -84,7 +84,7 @@ pub(crate) fn prepare_for_exec() {
 
 /// Makes the lock descriptors of inheritable open files inheritable too.
 fn keep_locks(concerns: impl Fn(&Open) -> bool) {
-    if !life::is_set_up() || life::is_borrowed() {
+    if !process_state::is_set_up() || process_state::is_borrowed() {
         return;
     }
     table::each(0, RawFd::MAX, |fd| {

@@ -1,7 +1,7 @@
 //! Log lines of the library. None are written unless `FOREBAY_LOG` names a file or is `stderr`, except for warnings that
 //! a program does not see all of Forebay's files.
 
-use crate::life;
+use crate::process_state;
 use rustix::fs::{CWD, Mode, OFlags};
 
 /// Destination of log lines.
@@ -26,7 +26,7 @@ impl Log {
 /// Writes a log line if logging is enabled.
 pub(crate) fn note(words: impl FnOnce() -> String) {
     let line = |words: String| format!("forebay[{}]: {words}\n", rustix::process::getpid().as_raw_nonzero());
-    match &life::config().log {
+    match &process_state::config().log {
         Log::Nowhere => {}
         Log::Stderr => to_stderr(&line(words())),
         Log::File(path) => {

@@ -4,7 +4,7 @@ use crate::backing::{Header, Kind, Mapped};
 use crate::engine::{self, Engine};
 use crate::errno::{Errno, Outcome, fail};
 use crate::exit;
-use crate::{life, locks};
+use crate::{locks, process_state};
 use forebay_client::File;
 use forebay_model::{Attr, ErrorKind, FileId};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Hold {
 
 impl Hold {
     fn new(file: Arc<File>) -> *mut Hold {
-        Box::into_raw(Box::new(Hold { generation: life::generation(), file }))
+        Box::into_raw(Box::new(Hold { generation: process_state::generation(), file }))
     }
 }
 
@@ -60,7 +60,9 @@ impl Open {
         }
         let known = self.hold.load(Ordering::Acquire);
         // SAFETY: a hold is freed only with the open file; replaced holds of earlier generations are never freed.
-        if let Some(hold) = unsafe { known.as_ref() }.filter(|hold| hold.generation == life::generation()) {
+        if let Some(hold) =
+            unsafe { known.as_ref() }.filter(|hold| hold.generation == process_state::generation())
+        {
             return Ok(hold.file.clone());
         }
         Ok(self.take_over(known)?)
@@ -70,7 +72,7 @@ impl Open {
     pub(crate) fn held(&self) -> Option<Arc<File>> {
         // SAFETY: as above.
         let hold = unsafe { self.hold.load(Ordering::Acquire).as_ref() }?;
-        (hold.generation == life::generation()).then(|| hold.file.clone())
+        (hold.generation == process_state::generation()).then(|| hold.file.clone())
     }
 
     /// Opens the file on other connections; returns the previous handle, if there was one.
@@ -148,7 +150,7 @@ impl Drop for Open {
         }
         // SAFETY: no other thread can reach it any more.
         let hold = unsafe { Box::from_raw(hold) };
-        match hold.generation == life::generation() {
+        match hold.generation == process_state::generation() {
             true => exit::close(hold.file),
             // The connections are the parent's: this process must not send on them.
             false => std::mem::forget(hold),

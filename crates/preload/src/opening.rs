@@ -10,7 +10,7 @@ use crate::place::{
 };
 use crate::quiet::Quiet;
 use crate::resolve::How;
-use crate::{engine, hook, life, special, table};
+use crate::{engine, hook, process_state, special, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
 use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Name, Result, Special, may};
 use libc::{c_char, c_int, mode_t};
@@ -42,7 +42,7 @@ static UMASK: AtomicI32 = AtomicI32::new(-1);
 pub(crate) fn masked(mode: mode_t) -> u16 {
     let mut mask = UMASK.load(Ordering::Relaxed);
     if mask < 0 {
-        mask = life::status("Umask:", 8).map_or(0o022, |mask| mask as i32);
+        mask = process_state::status("Umask:", 8).map_or(0o022, |mask| mask as i32);
         UMASK.store(mask, Ordering::Relaxed);
     }
     (mode & 0o7777 & !(mask as u32)) as u16
@@ -263,7 +263,7 @@ fn install(found: Found, flags: c_int, path: &[u8], ahead: &Ahead) -> Outcome<c_
     };
     let held = table::hold(Open::new(mapped, file));
     let fd = fd.into_raw_fd();
-    if life::is_borrowed() {
+    if process_state::is_borrowed() {
         // The parent has no such descriptor; the shared state must outlive this process.
         std::mem::forget(held);
     } else {

@@ -37,7 +37,7 @@ pub(crate) enum Way<'p> {
     /// It leads inside and out again.
     Through,
     /// It does not touch the prefix.
-    Past,
+    Outside,
 }
 
 /// The rest after the prefix, if an absolute path leads inside.
@@ -50,7 +50,7 @@ pub(crate) fn inside<'p>(prefix: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 
 pub(crate) fn way<'p>(prefix: &[u8], path: &'p [u8]) -> Way<'p> {
     if path.first() != Some(&b'/') {
-        return Way::Past;
+        return Way::Outside;
     }
     let whole = parts(prefix).count();
     let (mut depth, mut matched, mut start, mut met) = (0, 0, 0, false);
@@ -78,7 +78,7 @@ pub(crate) fn way<'p>(prefix: &[u8], path: &'p [u8]) -> Way<'p> {
     match (matched == whole, met) {
         (true, _) => Way::Inside(&path[start..]),
         (false, true) => Way::Through,
-        (false, false) => Way::Past,
+        (false, false) => Way::Outside,
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
             ("/fb/..", Way::Through),
             ("/fb/../etc", Way::Through),
             ("/fb/a/../../x", Way::Through),
-            ("/etc/..", Way::Past),
-            ("/fbx/..", Way::Past),
+            ("/etc/..", Way::Outside),
+            ("/fbx/..", Way::Outside),
         ] {
             assert_eq!(way(b"/fb", path.as_bytes()), expected, "{path}");
         }

@@ -4,7 +4,7 @@ use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::quiet::Quiet;
 use crate::table::{self, Held};
-use crate::{cwd, engine, life, mem, path};
+use crate::{cwd, engine, mem, path, process_state};
 use forebay_client::{ById, MAX_LINKS, Step};
 use forebay_model::{Attr, ErrorKind, FileId, FileKind, Name, Result};
 use libc::{c_char, c_int};
@@ -37,7 +37,7 @@ pub(crate) enum Subject {
 
 /// The open file of Forebay with this descriptor.
 pub(crate) fn ours(fd: c_int) -> Outcome<Held> {
-    life::ready();
+    process_state::ready();
     table::get(fd).ok_or(Stop::Foreign)
 }
 
@@ -49,15 +49,15 @@ pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
 /// As [`locate`], but blocks signals first and leaves them blocked for the caller's next steps. Not for long
 /// operations.
 pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c_char) -> Outcome<Place> {
-    life::ready();
+    process_state::ready();
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
-    let prefix = &life::config().prefix;
+    let prefix = &process_state::config().prefix;
     if text.first() == Some(&b'/') {
         let rest = match path::way(prefix, text) {
             path::Way::Inside(rest) => rest,
             // The kernel does not have the prefix.
             path::Way::Through => return Err(outside(path::normal(text))),
-            path::Way::Past => return Err(Stop::Foreign),
+            path::Way::Outside => return Err(Stop::Foreign),
         };
         fits(text)?;
         *quiet = Some(Quiet::begin());
@@ -103,13 +103,13 @@ pub(crate) fn by_descriptor(start: *const c_char) -> Option<Held> {
         rest.strip_prefix(b"/fd/").filter(|_| is_own)
     })?;
     let fd: c_int = std::str::from_utf8(number).ok()?.parse().ok()?;
-    life::ready();
+    process_state::ready();
     table::get(fd).filter(|_| fd >= 0)
 }
 
 /// A path from the parent directory of the prefix, such as `fb/x` from the root.
 fn from_above(dirfd: c_int, text: &[u8]) -> Outcome<Place> {
-    let prefix = &life::config().prefix;
+    let prefix = &process_state::config().prefix;
     let (above, name, _) = path::split(prefix).ok_or(Stop::Foreign)?;
     if path::first(text) != Some(name) {
         return Err(Stop::Foreign);
@@ -166,12 +166,12 @@ pub(crate) fn subject_in(
     start: *const c_char,
     flags: c_int,
 ) -> Outcome<Subject> {
-    life::ready();
+    process_state::ready();
     if flags & libc::AT_EMPTY_PATH != 0 && (start.is_null() || mem::path(start).is_some_and(<[u8]>::is_empty))
     {
         if dirfd == libc::AT_FDCWD {
             let full = cwd::inside().ok_or(Stop::Foreign)?;
-            let rest = path::inside(&life::config().prefix, &full).ok_or(Stop::Foreign)?.to_vec();
+            let rest = path::inside(&process_state::config().prefix, &full).ok_or(Stop::Foreign)?.to_vec();
             return Ok(Subject::Place(Place { dir: FileId::ROOT, rest, full }));
         }
         return ours(dirfd).map(Subject::Open);
@@ -267,7 +267,7 @@ pub(crate) fn resolve_link(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Land
     if whole.first() != Some(&b'/') {
         return Landing::Here((holder, whole));
     }
-    match path::inside(&life::config().prefix, &whole) {
+    match path::inside(&process_state::config().prefix, &whole) {
         Some(inside) => Landing::Here((FileId::ROOT, inside.to_vec())),
         None => Landing::Outside(whole),
     }

@@ -4,7 +4,9 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::place::{Place, Subject, locate, ours, subject};
 use crate::table::Held;
-use crate::{backing, beyond, descriptors, dispatch, engine, exit, hook, life, locks, mem, path, stat};
+use crate::{
+    backing, beyond, descriptors, dispatch, engine, exit, hook, locks, mem, path, process_state, stat,
+};
 use forebay_client::File;
 use forebay_model::Access;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -62,7 +64,7 @@ fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
 
 /// Before `exec`: waits for closes in flight, and keeps locks.
 fn before_exec() {
-    if !life::is_borrowed() {
+    if !process_state::is_borrowed() {
         exit::wait_for_closes();
         locks::prepare_for_exec();
     }
@@ -167,7 +169,7 @@ pub(crate) fn own_search(name: &[u8]) -> Option<Vec<CString>> {
         .split(|&byte| byte == b':')
         .map(|dir| path::join(if dir.is_empty() { b"." } else { dir }, name))
         .collect();
-    let prefix = &life::config().prefix;
+    let prefix = &process_state::config().prefix;
     let inside = crate::cwd::inside().is_some();
     let mine = |file: &Vec<u8>| match file.first() {
         Some(b'/') => path::inside(prefix, file).is_some(),
@@ -266,7 +268,7 @@ fn fork_on_terminal(
 
 /// The process ends without running the C library's exit handlers.
 fn end() -> Outcome<()> {
-    if life::is_set_up() && !life::is_borrowed() {
+    if process_state::is_set_up() && !process_state::is_borrowed() {
         exit::close_all();
     }
     Err(Stop::Foreign)

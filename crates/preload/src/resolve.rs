@@ -3,7 +3,7 @@
 use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{Place, locate, ours};
-use crate::{cwd, engine, life, mem, path};
+use crate::{cwd, engine, mem, path, process_state};
 use forebay_client::{ById, MAX_LINKS, Step};
 use forebay_model::{ErrorKind, FileId, FileKind, Result};
 use libc::{c_char, c_int};
@@ -138,9 +138,9 @@ fn beginning(dirfd: c_int) -> Outcome<(FileId, Vec<u8>)> {
             _ => Ok((open.id(), open.path().to_vec())),
         };
     }
-    life::ready();
+    process_state::ready();
     let here = cwd::inside().ok_or(Stop::Foreign)?;
-    let rest = path::inside(&life::config().prefix, &here).ok_or(Stop::Foreign)?.to_vec();
+    let rest = path::inside(&process_state::config().prefix, &here).ok_or(Stop::Foreign)?.to_vec();
     let found = Place { dir: FileId::ROOT, rest, full: here.clone() }.find(true)?;
     Ok((found.id, here))
 }
@@ -156,6 +156,24 @@ fn parts(way: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> + '_ {
     way.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec)
 }
 
+/// Leaves the last directory. Returns false if that leads out of the directory that the path must stay in.
+async fn go_up(by_id: &ById, dirs: &mut Vec<FileId>, resolve: u64) -> Result<bool> {
+    if resolve & (BENEATH | IN_ROOT) != 0 {
+        let is_below = dirs.len() > 1;
+        if is_below {
+            dirs.pop();
+        }
+        return Ok(is_below || resolve & BENEATH == 0);
+    }
+    let here = dirs.last().copied();
+    if let Some(here) = here
+        && let Step::Found(attr) = by_id.step(here, b"..", true).await?
+    {
+        *dirs = vec![attr.id];
+    }
+    Ok(true)
+}
+
 /// Follows a path part by part.
 async fn walk(by_id: &ById, start: FileId, way: &[u8], resolve: u64, follow_last: bool) -> Result<Walked> {
     let mut dirs = vec![start];
@@ -166,13 +184,7 @@ async fn walk(by_id: &ById, start: FileId, way: &[u8], resolve: u64, follow_last
         let here = *dirs.last().unwrap_or(&start);
         let last = left.is_empty();
         if name == b".." {
-            if resolve & (BENEATH | IN_ROOT) == 0 {
-                if let Step::Found(attr) = by_id.step(here, b"..", true).await? {
-                    dirs = vec![attr.id];
-                }
-            } else if dirs.len() > 1 {
-                dirs.pop();
-            } else if resolve & BENEATH != 0 {
+            if !go_up(by_id, &mut dirs, resolve).await? {
                 return Ok(Walked::Escapes);
             }
             continue;

@@ -273,7 +273,7 @@ impl Child {
 }
 
 fn spawn(child: &Child, start: *const c_char, search: bool) -> Outcome<c_int> {
-    crate::life::ready();
+    crate::process_state::ready();
     let _ready = if child.actions.is_null() { Ready(Vec::new()) } else { ready(child.actions)? };
     let made = if search { child.run_name(start) } else { child.run_file(start) };
     match made {

@@ -7,7 +7,7 @@
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::lock::Lock;
 use crate::place::{locate, ours};
-use crate::{data, descriptors, hook, life, mem, opening, table};
+use crate::{data, descriptors, hook, mem, opening, process_state, table};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -56,7 +56,7 @@ struct Cookie {
 static STREAMS: Lock<Vec<usize>> = Lock::new(Vec::new());
 
 fn is_ours(stream: *mut FILE) -> bool {
-    life::is_set_up() && STREAMS.with(|streams| streams.contains(&(stream as usize)))
+    process_state::is_set_up() && STREAMS.with(|streams| streams.contains(&(stream as usize)))
 }
 
 fn answer<T: hook::Failed>(outcome: Outcome<T>, fd: c_int, raw: impl FnOnce(c_int) -> Result<T, Errno>) -> T {
@@ -217,7 +217,7 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE> {
 /// `freopen`. A standard stream keeps its descriptor, a stream of Forebay its address; any other is replaced by a new
 /// stream.
 fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcome<*mut FILE> {
-    life::ready();
+    process_state::ready();
     let known = is_ours(stream);
     let place = if path.is_null() { Err(Stop::Foreign) } else { locate(libc::AT_FDCWD, path) };
     if let (Err(_), false) = (&place, known) {
@@ -321,7 +321,7 @@ pub(crate) fn standard_streams() {
 
 /// Switches a standard stream when its descriptor now refers to another file.
 pub(crate) fn changed(fd: c_int) {
-    if !(0..3).contains(&fd) || !life::is_set_up() || life::is_borrowed() {
+    if !(0..3).contains(&fd) || !process_state::is_set_up() || process_state::is_borrowed() {
         return;
     }
     let standard = fd as usize;

@@ -5,9 +5,9 @@
 //! late reader finds a count of zero or another open file, never freed memory.
 
 use crate::backing::Kind;
-use crate::life;
 use crate::lock::Lock;
 use crate::open::Open;
+use crate::process_state;
 use rustix::fd::RawFd;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -83,7 +83,7 @@ impl Drop for Held {
 /// Puts an open file into a cell.
 pub(crate) fn hold(open: Open) -> Held {
     // Before the library is set up there are no spare cells, and no generation to lock with.
-    let spare = if life::is_set_up() { SPARE.with(Vec::pop) } else { None };
+    let spare = if process_state::is_set_up() { SPARE.with(Vec::pop) } else { None };
     let cell = spare.unwrap_or_else(|| {
         Box::leak(Box::new(Cell { count: AtomicU32::new(0), open: UnsafeCell::new(None) }))
     });

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Outcome, Stop};
 use crate::place::{Place, locate};
-use crate::{dir, hook, life, mem, path, stat};
+use crate::{dir, hook, mem, path, process_state, stat};
 use libc::{DIR, c_char, c_int, c_void, dirent64, stat as Stat};
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -74,12 +74,12 @@ impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
         let after = self.flags & DEPTH_FIRST != 0;
         if !after {
             self.enter_parent(&place)?;
-            let said = (self.visit)(&name, &attributes, kind, Level { base, level });
-            match said {
+            let answer = (self.visit)(&name, &attributes, kind, Level { base, level });
+            match answer {
                 0 => {}
                 // With `FTW_ACTIONRETVAL`: 2 skips the subtree.
                 2 if self.flags & WITH_ACTIONS != 0 => return Ok(0),
-                said => return Ok(said),
+                answer => return Ok(answer),
             }
         }
         for child in list {
@@ -87,7 +87,7 @@ impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
                 0 => {}
                 // With `FTW_ACTIONRETVAL`: 3 skips the remaining siblings.
                 3 if self.flags & WITH_ACTIONS != 0 => break,
-                said => return Ok(said),
+                answer => return Ok(answer),
             }
         }
         if after {
@@ -198,7 +198,7 @@ const OWN_FUNCTIONS: c_int = 1 << 9;
 fn concerns_us(pattern: *const c_char) -> bool {
     let Some(text) = mem::path(pattern) else { return false };
     match text.first() {
-        Some(b'/') => path::inside(&life::config().prefix, text).is_some(),
+        Some(b'/') => path::inside(&process_state::config().prefix, text).is_some(),
         _ => crate::cwd::inside().is_some(),
     }
 }
@@ -212,7 +212,7 @@ fn glob_with(
     error: GlobError,
     into: *mut Glob,
 ) -> Outcome<c_int> {
-    life::ready();
+    process_state::ready();
     if flags & OWN_FUNCTIONS != 0 || !concerns_us(pattern) {
         return Err(Stop::Foreign);
     }

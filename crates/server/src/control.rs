@@ -167,7 +167,7 @@ fn answer_peer(
     aside: &mut usize,
 ) -> Option<Finished> {
     let shared = connection.shared.clone();
-    if let PeerRequest::Meet(meeting) = &peer_request {
+    if let PeerRequest::Introduce(meeting) = &peer_request {
         let joined = match shared.peer_answers.greet_server(caller, meeting) {
             Ok(joined) => joined,
             Err(error) => return Some((id, Some(Err(error)), None)),
@@ -179,7 +179,7 @@ fn answer_peer(
         let connection_epoch = caller.connection_epoch.clone();
         tokio::spawn(async move {
             shared.connection_epochs.renew(server, &connection_epoch).await;
-            promise.keep(Some(Ok(Reply::Peer(Box::new(PeerReply::Met(joined))))));
+            promise.keep(Some(Ok(Reply::Peer(Box::new(PeerReply::Introduced(joined))))));
         });
         return None;
     }

@@ -82,7 +82,8 @@ impl KeptPages {
             known
         };
         // From here on no process gets the object.
-        match if known { Ok(false) } else { is_mapped() } {
+        let mapped = if known { Ok(false) } else { is_mapped() };
+        match mapped {
             Ok(false) => Ok(()),
             refused => {
                 self.forget(hold);

@@ -15,7 +15,7 @@ use crate::lifecycle::Lifecycle;
 use crate::mapping::{MapRequest, Mappings};
 use crate::turns::Turns;
 use crate::writers::Writers;
-use forebay_model::{Access, Error, ErrorKind, JobId, Result, ServerId, Span};
+use forebay_model::{Access, Error, ErrorKind, FileKind, JobId, Result, ServerId, Span};
 use forebay_store::{self as store, Body, RingId, SlabOffer, Store, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_micros(300);
 const NAP: Duration = Duration::from_millis(20);
 /// Interval between two checks for dead clients.
 const TEND: Duration = Duration::from_millis(200);
+/// The extents of files up to this size are leased together with an open.
+const SMALL: u64 = 256 << 10;
 /// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -45,6 +47,15 @@ pub(crate) struct MemoryRequests {
     pub(crate) writers: Arc<Writers>,
     pub(crate) space: Arc<BufferSpace>,
     pub(crate) direct: Arc<DirectIo>,
+}
+
+/// What a client wants for the file that it opens in the same message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WithOpen {
+    /// An idle ring of the client, to be bound to the file.
+    pub(crate) ring: RingId,
+    /// Whether the ring is for writes. If not, the client also wants the file's extents.
+    pub(crate) write: bool,
 }
 
 /// A request for a slab of at least `least` bytes.
@@ -78,16 +89,7 @@ impl MemoryRequests {
         if let Request::KeepPages { ref token } = *request {
             return self.mappings.keep_pages(job, caller, token).await;
         }
-        // Writes through shared memory would bypass a modelled device.
-        let modelled = self.turns.rules().device.is_some();
-        // They could not be written directly, and the server could not detect the end of a burst.
-        let routed = self.writers.route.are_open() || self.writers.route.follows_bursts();
-        if !(self.enabled && caller.local && caller.privileged) || modelled || routed {
-            let text =
-                "shared memory is off, or the program is not one of the service's own user on its machine";
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
-        self.homes.demand_joined()?;
+        self.check_shared(caller)?;
         if let Request::Slab { ring, keep, least } = *request {
             let granted = self.grant(job, caller, SlabRequest { ring: RingId(ring), keep, least }).await;
             return granted.map(|slab| Reply::Slab(Box::new(slab)));
@@ -110,6 +112,42 @@ impl MemoryRequests {
             _ => Err(Error::new(ErrorKind::Protocol, "the request does not concern shared memory")),
         });
         done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
+    }
+
+    /// Fails unless the caller may use rings and slabs.
+    fn check_shared(&self, caller: &Caller) -> Result<()> {
+        // Writes through shared memory would bypass a modelled device.
+        let modelled = self.turns.rules().device.is_some();
+        // They could not be written directly, and the server could not detect the end of a burst.
+        let routed = self.writers.route.are_open() || self.writers.route.follows_bursts();
+        if !(self.enabled && caller.local && caller.privileged) || modelled || routed {
+            let text =
+                "shared memory is off, or the program is not one of the service's own user on its machine";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        self.homes.demand_joined()
+    }
+
+    /// Binds a ring to a file that was just opened, and leases the extents of a small file that is read: the answers to
+    /// `Ring` and `Map`. Whatever takes long or fails is left out; the client then requests it when it needs it.
+    pub(crate) fn serve_with_open(
+        &self,
+        job: JobId,
+        caller: &Caller,
+        opened: &Reply,
+        WithOpen { ring: own, write }: WithOpen,
+    ) -> Vec<Reply> {
+        let Reply::Opened { token, attr, .. } = opened else { return Vec::new() };
+        let is_wanted = attr.kind == FileKind::File && (write || attr.size <= SMALL);
+        if !is_wanted || self.check_shared(caller).is_err() || !self.store.data().is_quiet(own) {
+            return Vec::new();
+        }
+        let wanted = Wanted { own: Some(own), write, job };
+        let Ok(bound) = tokio::task::block_in_place(|| self.ring(caller, token, wanted)) else {
+            return Vec::new();
+        };
+        let leased = (!write).then(|| self.map(caller, token, own, 0));
+        std::iter::once(bound).chain(leased.and_then(Result::ok)).collect()
     }
 
     /// Grants a slab in a turn of its job, at the price of its bytes.

@@ -15,6 +15,7 @@ use crate::dispatch::RequestServer;
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::lifecycle::{Lifecycle, rested};
+use crate::memory::WithOpen;
 use crate::peer_identity::PeerIdentity;
 use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Result};
@@ -22,8 +23,8 @@ use forebay_shm::{
     Aside, Away, Core, Doorbell, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, QueueServer, Spin,
     Taken,
 };
-use forebay_store::{MAX_DOORBELLS, MAX_QUEUES, Store};
-use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
+use forebay_store::{MAX_DOORBELLS, MAX_QUEUES, RingId, Store};
+use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -393,17 +394,17 @@ impl Queue {
             let since = shm_queues.leasing();
             // A panic in this request must not affect other queues of this thread.
             let begun = catch_unwind(AssertUnwindSafe(|| self.begin(shm_queues, peer_identity, bytes, on)));
-            match begun.unwrap_or_else(|_| (0, What::Begun(Begun::Done(Some(Err(failed())))))) {
+            match begun.unwrap_or_else(|_| (0, What::Begun(Begun::Done(Some(Err(failed()))), Vec::new()))) {
                 (_, What::UseConnection) => self.queue_server.refer(taken),
                 (_, What::Malformed) => {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     self.queue_server.give_up(taken);
                 }
-                (id, What::Begun(Begun::Done(answer))) => {
+                (id, What::Begun(Begun::Done(answer), with_open)) => {
                     let lease = since.and_then(|since| shm_queues.lease(since, &answer));
-                    self.answer(taken, id, answer, lease, reply);
+                    self.answer(taken, id, answer, &with_open, lease, reply);
                 }
-                (id, What::Begun(Begun::Later(answer))) => {
+                (id, What::Begun(Begun::Later(answer), _)) => {
                     let promise = Promise { queue: self.clone(), taken: Some(taken), id };
                     let (sessions, session) =
                         (shm_queues.parts.sessions.clone(), peer_identity.session.clone());
@@ -430,31 +431,49 @@ impl Queue {
         bytes: &[u8],
         on: Option<(&QueueThread, u64)>,
     ) -> (u64, What) {
-        let header = bytes.split_first_chunk::<HEADER>().and_then(|(head, rest)| {
-            let header = Header::decode(head).ok()?;
-            let whole = header.kind == FrameKind::Call && header.payload == 0;
-            (whole && header.body as usize == rest.len()).then_some((header, rest))
-        });
-        let Some((header, rest)) = header else { return (0, What::Malformed) };
+        let Some((header, first, rest)) = first_call(bytes) else { return (0, What::Malformed) };
+        let Ok(with_open) = with_open(rest) else { return (0, What::Malformed) };
         self.job.request(shm_queues.parts.store.data().now());
         let (sessions, now) = (&shm_queues.parts.sessions, shm_queues.parts.life.age());
-        let called = body::<Call>(rest)
+        let called = body::<Call>(first)
             .and_then(|call| Ok((peer_identity.caller(sessions, now, call.identity)?, call.request)));
         let what = match called {
-            Err(error) => What::Begun(Begun::Done(Some(Err(error)))),
+            Err(error) => What::Begun(Begun::Done(Some(Err(error))), Vec::new()),
             Ok((caller, request @ Request::Close { .. })) => {
-                What::Begun(self.close(shm_queues, caller, request, on))
+                What::Begun(self.close(shm_queues, caller, request, on), Vec::new())
             }
             Ok((caller, request)) => {
                 let class = class(&request, shm_queues.parts.server.has_backing);
                 let is_ring = matches!(request, Request::Ring { .. });
                 match is_ring || matches!(class, Class::Usual | Class::Backing | Class::Listing) {
-                    true => What::Begun(self.serve_one(shm_queues, caller, request, on)),
+                    true => self.serve_with(shm_queues, caller, request, with_open, on),
                     false => What::UseConnection,
                 }
             }
         };
         (header.id, what)
+    }
+
+    /// Serves a request, and what the client wants for the file that it opens.
+    fn serve_with(
+        &self,
+        shm_queues: &Arc<ShmQueues>,
+        caller: Caller,
+        request: Request,
+        with_open: Option<WithOpen>,
+        on: Option<(&QueueThread, u64)>,
+    ) -> What {
+        let Some(with_open) = with_open else {
+            return What::Begun(self.serve_one(shm_queues, caller, request, on), Vec::new());
+        };
+        let begun = self.serve_one(shm_queues, caller.clone(), request, on);
+        let replies = match &begun {
+            Begun::Done(Some(Ok(opened))) => {
+                shm_queues.parts.server.memory.serve_with_open(self.job.id(), &caller, opened, with_open)
+            }
+            _ => Vec::new(),
+        };
+        What::Begun(begun, replies)
     }
 
     /// Serves a request, on this queue thread even if it may wait for the back end: usually it does not take long.
@@ -503,13 +522,15 @@ impl Queue {
         }
     }
 
-    /// Answers a request. If the answer is too long for a reply, the client repeats the request on its connection,
-    /// which is safe because long answers only come from reads. Errors are truncated instead.
+    /// Answers a request, with as many of the replies that go with it as fit. If the answer is too long for a reply, the
+    /// client repeats the request on its connection, which is safe because long answers only come from reads. Errors are
+    /// truncated instead.
     fn answer(
         &self,
         taken: Taken,
         id: u64,
         answer: Option<Answer>,
+        with_open: &[Reply],
         lease: Option<Lease>,
         reply: &mut Vec<u8>,
     ) {
@@ -517,6 +538,14 @@ impl Queue {
         reply.clear();
         let framed = frame(reply, FrameKind::Answer, id, &answer, 0);
         if framed.is_ok() && reply.len() <= MOST_REPLY {
+            for also in with_open {
+                let fits = reply.len();
+                let framed = frame(reply, FrameKind::Answer, id, &Answer::Ok(also.clone()), 0);
+                if framed.is_err() || reply.len() > MOST_REPLY {
+                    reply.truncate(fits);
+                    break;
+                }
+            }
             return self.queue_server.answer(taken, reply, lease);
         }
         let Err(error) = answer else { return self.queue_server.refer(taken) };
@@ -568,8 +597,51 @@ impl Queue {
     }
 }
 
+/// The first call of a slot, and the bytes after it.
+fn first_call(bytes: &[u8]) -> Option<(Header, &[u8], &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEADER>()?;
+    let header = Header::decode(head).ok()?;
+    let is_call = header.kind == FrameKind::Call && header.payload == 0;
+    let (body, rest) = rest.split_at_checked(header.body as usize)?;
+    is_call.then_some((header, body, rest))
+}
+
+fn next_call(bytes: &[u8]) -> Option<(Call, &[u8])> {
+    let (_, call, rest) = first_call(bytes)?;
+    Some((body(call).ok()?, rest))
+}
+
+/// What the calls after the first one want for the file that the first one opens: a ring for writing; or a ring for
+/// reading, and the file's extents.
+fn with_open(bytes: &[u8]) -> Result<Option<WithOpen>> {
+    let malformed = || Error::new(ErrorKind::Protocol, "a slot has calls that do not belong together");
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let (
+        Call { identity: None, request: Request::Ring { token: Token::OPENED, own: Some(own), write } },
+        rest,
+    ) = next_call(bytes).ok_or_else(malformed)?
+    else {
+        return Err(malformed());
+    };
+    let with_open = WithOpen { ring: RingId(own), write };
+    if write && rest.is_empty() {
+        return Ok(Some(with_open));
+    }
+    match next_call(rest).ok_or_else(malformed)? {
+        (Call { identity: None, request: Request::Map { token: Token::OPENED, ring, from: 0 } }, [])
+            if !write && ring == own =>
+        {
+            Ok(Some(with_open))
+        }
+        _ => Err(malformed()),
+    }
+}
+
 enum What {
-    Begun(Begun),
+    /// The answer, and the replies to the calls that go with an open.
+    Begun(Begun, Vec<Reply>),
     /// It must be sent over the connection instead.
     UseConnection,
     /// It cannot be decoded.
@@ -586,7 +658,7 @@ struct Promise {
 impl Promise {
     fn keep(mut self, answer: Option<Answer>) {
         if let Some(taken) = self.taken.take() {
-            self.queue.answer(taken, self.id, answer, None, &mut Vec::new());
+            self.queue.answer(taken, self.id, answer, &[], None, &mut Vec::new());
         }
     }
 }
@@ -595,7 +667,7 @@ impl Drop for Promise {
     fn drop(&mut self) {
         let Some(taken) = self.taken.take() else { return };
         match std::thread::panicking() {
-            true => self.queue.answer(taken, self.id, Some(Err(failed())), None, &mut Vec::new()),
+            true => self.queue.answer(taken, self.id, Some(Err(failed())), &[], None, &mut Vec::new()),
             // The server is stopping and abandons requests that take too long.
             false => self.queue.queue_server.give_up(taken),
         }

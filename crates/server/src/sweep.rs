@@ -82,7 +82,7 @@ pub(crate) async fn sweep(parts: Sweep) {
             Round::Late(gap) => {
                 sessions.renew(now);
                 tracing::warn!(
-                    ?gap,
+                    gap = %forebay_model::shown_time(gap),
                     "the server process was paused: every client gets a fresh session period"
                 );
             }

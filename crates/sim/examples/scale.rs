@@ -20,8 +20,8 @@ use forebay_sim::{Choose, DrainPlan, JobPlan, LayoutPlan, Phase, Scenario, Serve
 use std::time::Instant;
 
 fn main() {
-    let said = |place| std::env::args().nth(place).and_then(|text| text.parse::<u32>().ok());
-    let (rounds, only) = (said(1).unwrap_or(2), said(2));
+    let number = |place| std::env::args().nth(place).and_then(|text| text.parse::<u32>().ok());
+    let (rounds, only) = (number(1).unwrap_or(2), number(2));
     let sizes = [(100, 10, 1), (1_000, 100, 10), (10_000, 1_000, 100)];
     for (servers, targets, jobs) in sizes.into_iter().filter(|size| only.is_none_or(|only| size.0 == only)) {
         let plan = machine(servers, targets, jobs, rounds);

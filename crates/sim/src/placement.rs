@@ -53,7 +53,7 @@ fn balanced(plan: &Scenario, job: &JobPlan, number: usize) -> Result<Vec<Layout>
     });
     let writers = vec![Writer { client: None, bytes }; job.processes as usize];
     let own = job.pattern == Pattern::Own;
-    let wish = Job {
+    let placed = Job {
         writers: &writers,
         pattern: if own {
             forebay_policy::place::Pattern::PerProcess
@@ -66,7 +66,7 @@ fn balanced(plan: &Scenario, job: &JobPlan, number: usize) -> Result<Vec<Layout>
         limits: &Limits::LUSTRE,
     };
     let mut ledger = Ledger::new(Arc::new(topology), Weights::default(), job.job.id().0);
-    let files = place(&mut ledger, &wish).map_err(|trouble| wrong(trouble.to_string()))?.files;
+    let files = place(&mut ledger, &placed).map_err(|trouble| wrong(trouble.to_string()))?.files;
     let layout = |shape: Shape| match shape {
         Shape::Striped(stripes) => {
             Ok(Layout::new(stripes.targets.into_iter().map(TargetId).collect(), stripes.size))

@@ -57,7 +57,7 @@ pub(crate) struct Queue {
     buckets: [Vec<(u64, Event)>; BUCKETS],
     /// The next events, sorted; and how many of them have happened.
     near: Vec<(u64, Event)>,
-    past: usize,
+    first: usize,
     /// Time of the last of these that happened.
     now: u64,
     /// All events up to this time are in `near`.
@@ -69,7 +69,7 @@ pub(crate) struct Queue {
 impl Default for Queue {
     fn default() -> Queue {
         let buckets = std::array::from_fn(|_| Vec::new());
-        Queue { buckets, near: Vec::new(), past: 0, now: 0, last: 0, count: 0, most: 0 }
+        Queue { buckets, near: Vec::new(), first: 0, now: 0, last: 0, count: 0, most: 0 }
     }
 }
 
@@ -82,34 +82,34 @@ impl Queue {
             self.buckets[bucket(self.last, at.0)].push((at.0, event));
             return;
         }
-        if self.past > MOST_NEAR {
-            self.near.drain(..std::mem::take(&mut self.past));
+        if self.first > MOST_NEAR {
+            self.near.drain(..std::mem::take(&mut self.first));
         }
-        let place = self.past + self.near[self.past..].partition_point(|&(other, _)| other <= at.0);
+        let place = self.first + self.near[self.first..].partition_point(|&(other, _)| other <= at.0);
         self.near.insert(place, (at.0, event));
-        if self.near.len() - self.past > MOST_NEAR && place < self.near.len() - 1 {
+        if self.near.len() - self.first > MOST_NEAR && place < self.near.len() - 1 {
             self.spill();
         }
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Tick, Event)> {
-        let &(at, event) = self.near.get(self.past)?;
+        let &(at, event) = self.near.get(self.first)?;
         self.now = at;
-        self.past += 1;
+        self.first += 1;
         self.count -= 1;
         Some((Tick(at), event))
     }
 
     /// Whether all events in `near` have happened.
     pub(crate) fn is_due(&self) -> bool {
-        self.past == self.near.len()
+        self.first == self.near.len()
     }
 
     /// Sorts the next events after all of `near` have happened. Returns them.
     pub(crate) fn go_on(&mut self) -> &[(u64, Event)] {
         assert!(self.is_due(), "near events are left");
         self.near.clear();
-        self.past = 0;
+        self.first = 0;
         let first = self.buckets.iter().position(|bucket| !bucket.is_empty());
         if let Some(first) = first.filter(|&first| self.buckets[first].len() > NEAR) {
             self.spread(first);
@@ -141,7 +141,7 @@ impl Queue {
     /// Moves events from an overfull `near` back to the buckets. This is rare: the event density must have
     /// grown eightfold.
     fn spill(&mut self) {
-        let last = std::mem::replace(&mut self.last, self.near[self.past + NEAR].0);
+        let last = std::mem::replace(&mut self.last, self.near[self.first + NEAR].0);
         let later = self.near.partition_point(|&(at, _)| at <= self.last);
         let mut off = self.near.split_off(later);
         // Events that differ from both times in the same bit stay in their bucket.

@@ -40,7 +40,7 @@ pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, CachedKv, Fault, FjallKv, KeySpace, Kv, Look, MemoryKv, Visit};
 pub use names::{
-    Arrival, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
+    AfterReply, Arrival, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Inode,
     InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, NameReply, NameRequest,
     Names, Next, Obstacle, Op, Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task,
     Unlinked, Verdict, Walked, Withdrawal, check, check_all, repair,

@@ -85,34 +85,10 @@ impl Store {
     fn open(config: &StoreConfig, lock: File, start: Start) -> Result<Store> {
         let dir = config.dir.clone();
         let mut superblock = Superblock::read(&dir)?;
-        if superblock.server != config.server {
-            return Err(bad(format!(
-                "the store {} belongs to server {}, not {}",
-                dir.display(),
-                superblock.server,
-                config.server
-            )));
-        }
-        let regions = files::regions_dir(&dir);
-        if !files::has_regions(&dir) {
-            return Err(bad(format!(
-                "the regions of the store {} are gone (memory is lost with the machine): run \"forebay store \
-                 replace {}\" to go on without the bytes they held",
-                dir.display(),
-                dir.display()
-            )));
-        }
-        let watched = WatchedKv::new(CachedKv::new(FjallKv::open(&dir.join("meta"), META_CACHE)?));
-        let watched = Arc::new(watched);
+        demand_whole(config, &superblock)?;
+        let watched = Arc::new(open_metadata(&dir, superblock.incarnation)?);
         let kv: Arc<dyn Kv> = watched.clone();
-        if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
-            return Err(bad(format!(
-                "{} holds the metadata of another store: restore the metadata of this store, or run \"forebay \
-                 store replace {}\" again if it was interrupted",
-                dir.join("meta").display(),
-                dir.display()
-            )));
-        }
+        let regions = files::regions_dir(&dir);
         files::end_making(&dir)?;
         files::clear_unfinished(&regions)?;
         superblock.clean = false;
@@ -147,10 +123,7 @@ impl Store {
         let mut notes = notes(config, geometry);
         notes.extend(files::note_on_memory(&dir));
         notes.extend(note_on_clock(data.ahead_of_clock()));
-        if start != Start::MachineDied && !nameless.is_empty() {
-            let text = "files have bytes but no name: the metadata may be damaged; their space stays in use";
-            notes.push(format!("{} {text}", nameless.len()));
-        }
+        notes.extend(note_on_nameless(nameless.len()).filter(|_| start != Start::MachineDied));
         Ok(Store {
             dir,
             data,
@@ -441,6 +414,40 @@ fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
         config.capacity
     );
     differs.then_some(note).into_iter().collect()
+}
+
+/// Fails if the store is another server's, or has lost its regions.
+fn demand_whole(config: &StoreConfig, superblock: &Superblock) -> Result<()> {
+    let (dir, server) = (config.dir.display(), superblock.server);
+    if server != config.server {
+        return Err(bad(format!("the store {dir} belongs to server {server}, not {}", config.server)));
+    }
+    if !files::has_regions(&config.dir) {
+        return Err(bad(format!(
+            "the regions of the store {dir} are gone (memory is lost with the machine): run \"forebay store \
+             replace {dir}\" to go on without the bytes they held"
+        )));
+    }
+    Ok(())
+}
+
+/// Opens the metadata, which must be that of the store with this incarnation.
+fn open_metadata(dir: &Path, incarnation: Incarnation) -> Result<WatchedKv<CachedKv<FjallKv>>> {
+    let kv = WatchedKv::new(CachedKv::new(FjallKv::open(&dir.join("meta"), META_CACHE)?));
+    if kv.get(INCARNATION_KEY)?.as_deref() != Some(&incarnation.0.to_be_bytes()) {
+        return Err(bad(format!(
+            "{} holds the metadata of another store: restore the metadata of this store, or run \"forebay \
+             store replace {}\" again if it was interrupted",
+            dir.join("meta").display(),
+            dir.display()
+        )));
+    }
+    Ok(kv)
+}
+
+fn note_on_nameless(files: usize) -> Option<String> {
+    let text = "files have bytes but no name: the metadata may be damaged; their space stays in use";
+    (files > 0).then(|| format!("{files} {text}"))
 }
 
 /// The note for the administrator if an earlier server process ran with a clock in the future.

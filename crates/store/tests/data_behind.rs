@@ -35,7 +35,7 @@ fn step(world: World, step: &str) -> World {
     match verb {
         "found" => world.find(FILE, &vec![7; start as usize]),
         "write" => drop(world.write(FILE, Place::At(start), &vec![8; len as usize], ALICE).unwrap()),
-        "direct" => drop(world.data.past(FILE, span).unwrap()),
+        "direct" => drop(world.data.record_direct(FILE, span).unwrap()),
         "cut" => world.data.truncate(FILE, start, Batch::default()).unwrap(),
         "grow" => world.data.extend(FILE, start).unwrap(),
         "punch" => world.data.punch(FILE, span, Batch::default()).unwrap(),
@@ -120,7 +120,10 @@ fn only_unwritten_ranges_are_blank() {
     ] {
         assert_eq!(world.data.can_pass(FILE, Span::new(from, to)), Ok(blank), "{from}..{to}");
     }
-    assert_eq!(world.data.past(FILE, Span::new(1 << 62, u64::MAX)).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(
+        world.data.record_direct(FILE, Span::new(1 << 62, u64::MAX)).unwrap_err().kind(),
+        ErrorKind::TooLarge
+    );
     world.data.delete(FILE, Batch::default()).unwrap();
     assert_eq!(plan(&world), "", "the file was removed");
 }
@@ -131,11 +134,11 @@ fn direct_write_ranges_of_a_file_are_bounded() {
     let span = |number: u64| Span::new(number * 20, number * 20 + 10);
     for number in 0..1024 {
         assert_eq!(world.data.can_pass(FILE, span(number)), Ok(true), "{number}");
-        assert_eq!(world.data.past(FILE, span(number)), Ok(true), "{number}");
+        assert_eq!(world.data.record_direct(FILE, span(number)), Ok(true), "{number}");
     }
     assert_eq!(world.data.can_pass(FILE, span(5000)), Ok(false));
     assert_eq!(world.data.can_pass(FILE, Span::new(10, 20)), Ok(true), "between two ranges");
-    assert_eq!(world.data.past(FILE, Span::new(10, 20)), Ok(true));
+    assert_eq!(world.data.record_direct(FILE, Span::new(10, 20)), Ok(true));
     assert_eq!(world.data.can_pass(FILE, span(5000)), Ok(true), "the two ranges were merged");
 }
 

@@ -88,7 +88,7 @@ fn commit_until_refused(kv: &FjallKv, there: &mut BTreeSet<u64>, mut number: u64
 }
 
 /// Another store of this process was damaged: a worker thread of fjall has panicked.
-fn meet_damage() {
+fn read_damaged() {
     drop(FjallKv::create(&tempfile::tempdir().unwrap().path().join("meta"), CACHE).unwrap());
     let worker = std::thread::Builder::new().name("fjall:worker".to_owned());
     assert!(worker.spawn(|| panic!("a bad table of another store")).unwrap().join().is_err());
@@ -116,7 +116,7 @@ fn metadata_store_recovers_from_a_full_disk_without_a_restart() {
     let test = "metadata_store_recovers_from_a_full_disk_without_a_restart";
     let Some(small) = Small::new(test, dir.path(), 64) else { return };
     let (meta, hog) = (dir.path().join("meta"), dir.path().join("hog"));
-    meet_damage();
+    read_damaged();
     let kv = FjallKv::create(&meta, CACHE).unwrap();
     let (mut there, mut number) = (BTreeSet::new(), 0);
     for round in 0..3 {

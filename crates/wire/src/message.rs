@@ -42,6 +42,14 @@ pub struct Token {
     pub seal: [u8; 16],
 }
 
+const NO_ACCESS: Access = Access { read: false, write: false, execute: false };
+
+impl Token {
+    /// In a slot of a queue: the file that the request before it opens ([`Request::Ring`], [`Request::Map`]).
+    pub const OPENED: Token =
+        Token { file: FileId(0), access: NO_ACCESS, uid: Uid(0), serial: 0, seal: [0; 16] };
+}
+
 /// The position of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum At {

@@ -1,4 +1,4 @@
-//! Requests between servers. The sender has proved the service's key and identified itself with a [`Meeting`].
+//! Requests between servers. The sender has proved the service's key and identified itself with a [`Introduction`].
 
 use crate::grant::UserKey;
 use crate::lost::{Remain, Remains};
@@ -13,7 +13,7 @@ pub const MAX_PUT: usize = 256 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerRequest {
     /// The first message on a connection.
-    Meet(Meeting),
+    Introduce(Introduction),
     /// Heartbeat. The sender's copies of the receiver's directories are leased from the time it was sent.
     Beat,
     /// A request about names, in the store's own encoding.
@@ -111,7 +111,7 @@ pub enum PeerRequest {
         of: Vec<Remain>,
     },
     /// The sender wants to drain bytes of a file of the receiver: create it in the back end with at least this size.
-    Bear {
+    CreateBacking {
         /// The file.
         file: FileId,
         /// Size of the sender's part.
@@ -208,7 +208,7 @@ pub enum PeerReply {
     /// Done.
     Done,
     /// The reply to a meeting.
-    Met(Met),
+    Introduced(Met),
     /// A reply about names, in the store's own encoding.
     Names {
         /// The encoded reply.
@@ -272,7 +272,7 @@ pub enum PeerReply {
 
 /// The introduction of a server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Meeting {
+pub struct Introduction {
     /// The server.
     pub server: ServerId,
     /// Incarnation of its store.
@@ -283,7 +283,7 @@ pub struct Meeting {
     pub members: Members,
 }
 
-/// The reply to a [`Meeting`].
+/// The reply to a [`Introduction`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Met {
     /// The server.

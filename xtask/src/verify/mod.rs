@@ -6,6 +6,7 @@ mod book;
 mod decisions;
 mod dependencies;
 mod edges;
+mod functions;
 mod habits;
 mod house;
 mod licence;
@@ -64,6 +65,7 @@ struct Check {
 /// The quick ones first.
 const CHECKS: &[Check] = &[
     Check { name: "size", about: "no source file is too long", run: house::size },
+    Check { name: "functions", about: "functions are short and flat", run: functions::check },
     Check { name: "headers", about: "every crate says what it is for", run: house::headers },
     Check { name: "unsafe", about: "unsafe code lives only where it is at home", run: house::unsafe_code },
     Check { name: "pure", about: "pure crates are guarded", run: house::pure },

@@ -174,16 +174,7 @@ impl Chart {
             let (dx, anchor) = if x > WIDTH * 0.6 { (-5.0, Anchor::End) } else { (5.0, Anchor::Start) };
             marks.push(words((x + dx, y - 4.0), text, Ink::Faint, 12.0, anchor, false));
         }
-        let bars = self.series.iter().filter(|series| series.shape == Shape::Bars).count();
-        let mut bar = 0;
-        for series in &self.series {
-            if series.shape == Shape::Bars {
-                upright(series, (bar, bars), &place, &mut marks);
-                bar += 1;
-            } else {
-                draw(series, &place, &mut marks);
-            }
-        }
+        self.curves(&place, &mut marks);
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
         marks.push(words((middle, HEIGHT - 12.0), &self.x, Ink::Faint, 12.0, Anchor::Middle, false));
         Scene {
@@ -191,6 +182,19 @@ impl Chart {
             width: WIDTH,
             height: HEIGHT,
             marks,
+        }
+    }
+
+    fn curves(&self, place: &impl Fn((f64, f64)) -> (f64, f64), marks: &mut Vec<Mark>) {
+        let bars = self.series.iter().filter(|series| series.shape == Shape::Bars).count();
+        let mut bar = 0;
+        for series in &self.series {
+            if series.shape == Shape::Bars {
+                upright(series, (bar, bars), place, marks);
+                bar += 1;
+            } else {
+                draw(series, place, marks);
+            }
         }
     }
 

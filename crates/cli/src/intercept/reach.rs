@@ -37,7 +37,7 @@ pub(crate) fn reach(program: &OsStr) -> Reach {
         }
         let Some(head) = head(&path) else {
             let runs = access(&path, Access::EXEC_OK).is_ok() && path.is_file();
-            let why = || format!("{} cannot be read, so nobody can tell how it is linked", path.display());
+            let why = || format!("{} cannot be read, so how it is linked is unknown", path.display());
             return if runs { Reach::Mount(why()) } else { Reach::Library };
         };
         let why = match program_kind(&head) {

@@ -1,8 +1,11 @@
 //! The answer as JSON.
 
-use super::answer::{Answer, QUANTILES, Recommended};
+use super::answer::{Answer, Point, QUANTILES, Recommended};
 use super::input::Plan;
-use forebay_planner::{App, Content, Cost, Estimate, Observed, Route, expected_load, mean_idle};
+use super::sweep::Key;
+use forebay_planner::{
+    App, Content, Cost, Estimate, Influence, Observed, Part, Route, expected_load, mean_idle,
+};
 use serde_json::{Map, Value, json};
 
 pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
@@ -39,12 +42,7 @@ pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
         }
     };
     put("over_buffer_bandwidth", answer.over_buffer.map(|p| json!(p)));
-    put("sweep", answer.sweep.as_ref().map(|(key, points)| {
-        points
-            .iter()
-            .map(|p| json!({ key.name(): p.at, "idle": p.idle, "quiet": p.quiet, "overflow": p.overflow, "mean_occupancy": p.mean_occupancy }))
-            .collect()
-    }));
+    put("sweep", answer.sweep.as_ref().map(|(key, points)| points.iter().map(|p| point(*key, p)).collect()));
     put("simulation", answer.simulated.as_ref().map(observed));
     put(
         "monte_carlo",
@@ -54,30 +52,45 @@ pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
             value
         }),
     );
-    put(
-        "buffers",
-        answer.parts.as_ref().map(|parts| {
-            let each: Vec<Value> = parts
-                .iter()
-                .map(|part| {
-                    json!({
-                        "apps": part.members.iter().map(|i| &plan.apps[*i].name).collect::<Vec<_>>(),
-                        "bandwidth": part.platform.bandwidth.0,
-                        "capacity": part.platform.capacity.0,
-                        "idle": part.metrics.as_ref().map_or(0.0, |m| m.idle),
-                    })
-                })
-                .collect();
-            json!({ "mean_idle": mean_idle(parts), "each": each })
-        }),
-    );
+    put("buffers", answer.parts.as_ref().map(|parts| buffers(plan, parts)));
     put("cost", answer.cost.as_ref().map(cost));
-    put("sensitivity", answer.influences.as_ref().map(|list| {
-        list.iter()
-            .map(|i| json!({ "name": i.name, "load_share": i.load_share, "idle_without": i.idle_without, "idle_more": i.idle_more }))
-            .collect()
-    }));
+    put("sensitivity", answer.influences.as_ref().map(|list| list.iter().map(influence).collect()));
     out
+}
+
+fn point(key: Key, p: &Point) -> Value {
+    json!({
+        key.name(): p.at,
+        "idle": p.idle,
+        "quiet": p.quiet,
+        "overflow": p.overflow,
+        "mean_occupancy": p.mean_occupancy,
+    })
+}
+
+fn influence(i: &Influence) -> Value {
+    json!({
+        "name": i.name,
+        "load_share": i.load_share,
+        "idle_without": i.idle_without,
+        "idle_more": i.idle_more,
+    })
+}
+
+/// Separate buffers, each for some of the applications.
+fn buffers(plan: &Plan, parts: &[Part]) -> Value {
+    let each: Vec<Value> = parts
+        .iter()
+        .map(|part| {
+            json!({
+                "apps": part.members.iter().map(|i| &plan.apps[*i].name).collect::<Vec<_>>(),
+                "bandwidth": part.platform.bandwidth.0,
+                "capacity": part.platform.capacity.0,
+                "idle": part.metrics.as_ref().map_or(0.0, |m| m.idle),
+            })
+        })
+        .collect();
+    json!({ "mean_idle": mean_idle(parts), "each": each })
 }
 
 fn app(app: &App) -> Value {

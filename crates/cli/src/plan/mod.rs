@@ -187,30 +187,7 @@ fn sketch(plan: &Plan) -> Result<Vec<answer::Point>, forebay_planner::Error> {
 /// Builds the plan from its file, its records, its generator and the command line.
 fn load(args: &PlanArgs) -> Outcome<Plan> {
     let records = !args.from_csv.is_empty() || !args.from_darshan.is_empty() || args.from_service;
-    let mut plan = match &args.file {
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = read(path)?;
-            input::read(&name, &overridden(&text, args.bandwidth.as_deref()))?
-        }
-        None if records || args.generate => {
-            let bandwidth = match &args.bandwidth {
-                Some(text) => text.clone(),
-                None if args.generate => "100".into(),
-                None => {
-                    return Err(invalid(
-                        "--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file",
-                    )
-                    .into());
-                }
-            };
-            input::read("--bandwidth", &format!("bandwidth = {}", toml_value(&bandwidth)))?
-        }
-        None => {
-            let ways = "--from-csv, --from-darshan, --from-service or --generate";
-            return Err(invalid(format!("FILE: missing: give a plan file, {ways}")).into());
-        }
-    };
+    let mut plan = start(args, records)?;
     if let Some(text) = &args.capacity {
         plan.platform.capacity = capacity(&plan, text)?;
     }
@@ -218,16 +195,7 @@ fn load(args: &PlanArgs) -> Outcome<Plan> {
         plan.platform.threshold = Fraction::new(share).map_err(|e| invalid(format!("--threshold: {e}")))?;
     }
     plan.target_idle = args.target_idle.unwrap_or(plan.target_idle);
-    let mut samples = Vec::new();
-    for path in &args.from_csv {
-        samples.extend(sources::csv(&path.display().to_string(), &read(path)?)?);
-    }
-    for path in &args.from_darshan {
-        samples.extend(sources::darshan(path)?);
-    }
-    if args.from_service {
-        samples.extend(history(&args.service)?);
-    }
+    let samples = samples(args)?;
     if records {
         let fixed = args.file.is_some();
         let profiles = sources::add_profiles(&mut plan, &samples, fixed)?;
@@ -251,6 +219,44 @@ fn load(args: &PlanArgs) -> Outcome<Plan> {
         plan.title = if args.generate { "generated".into() } else { "from records".into() };
     }
     Ok(plan)
+}
+
+/// The plan of the file, or an empty one for records and generated applications.
+fn start(args: &PlanArgs, records: bool) -> Outcome<Plan> {
+    if let Some(path) = &args.file {
+        let text = overridden(&read(path)?, args.bandwidth.as_deref());
+        return Ok(input::read(&path.display().to_string(), &text)?);
+    }
+    if !records && !args.generate {
+        let ways = "--from-csv, --from-darshan, --from-service or --generate";
+        return Err(invalid(format!("FILE: missing: give a plan file, {ways}")).into());
+    }
+    let bandwidth = match &args.bandwidth {
+        Some(text) => text.clone(),
+        None if args.generate => "100".into(),
+        None => {
+            return Err(invalid(
+                "--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file",
+            )
+            .into());
+        }
+    };
+    Ok(input::read("--bandwidth", &format!("bandwidth = {}", toml_value(&bandwidth)))?)
+}
+
+/// The records that the command line names.
+fn samples(args: &PlanArgs) -> Outcome<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for path in &args.from_csv {
+        samples.extend(sources::csv(&path.display().to_string(), &read(path)?)?);
+    }
+    for path in &args.from_darshan {
+        samples.extend(sources::darshan(path)?);
+    }
+    if args.from_service {
+        samples.extend(history(&args.service)?);
+    }
+    Ok(samples)
 }
 
 /// The write history of the service's jobs.

@@ -139,6 +139,25 @@ fn rate(bytes: u64, seconds: f64) -> String {
 
 impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.jobs_table(f)?;
+        self.totals(f)?;
+        if let Some(crash) = &self.crash {
+            crash.fmt(f)?;
+        }
+        self.policies(f)?;
+        match self.verdict() {
+            Ok(()) => write!(
+                f,
+                "\n  every acknowledged byte is there\n  your program:  forebay run --pfs DIR -- CMD    (what it writes to /fb at \
+                 memory speed is in DIR at the end)"
+            ),
+            Err(_) => write!(f, "\n  the result is wrong"),
+        }
+    }
+}
+
+impl DemoReport {
+    fn jobs_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = ["job", "written", "rate", "longest wait", "verified", "wrong"];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.jobs.iter().map(|job| {
@@ -153,8 +172,11 @@ impl fmt::Display for DemoReport {
         }));
         writeln!(f)?;
         table(f, "lrrrrr", 2, &rows)?;
+        writeln!(f, "\n")
+    }
+
+    fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (written, verified) = (self.sum(|job| job.written), self.sum(|job| job.verified));
-        writeln!(f, "\n")?;
         writeln!(
             f,
             "  written    {} in {} ({}), the crash included",
@@ -168,10 +190,11 @@ impl fmt::Display for DemoReport {
             human::size(verified),
             seconds(self.reading),
             rate(verified, self.reading)
-        )?;
-        if let Some(crash) = &self.crash {
-            crash.fmt(f)?;
-        }
+        )
+    }
+
+    /// What sharing, routing and draining did.
+    fn policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for job in &self.sharing {
             writeln!(
                 f,
@@ -196,14 +219,7 @@ impl fmt::Display for DemoReport {
                 jobs.join(", ")
             )?;
         }
-        match self.verdict() {
-            Ok(()) => write!(
-                f,
-                "\n  every acknowledged byte is there\n  your program:  forebay run --pfs DIR -- CMD    (what it writes to /fb at \
-                 memory speed is in DIR at the end)"
-            ),
-            Err(_) => write!(f, "\n  the result is wrong"),
-        }
+        Ok(())
     }
 }
 

@@ -263,7 +263,7 @@ fn lost_regions_and_their_files_are_found() {
 #[test]
 fn inconsistent_lengths_are_collected_again_from_servers() {
     let mut world = World::empty();
-    world.start(&["--servers", "3"]);
+    world.start(&["--shards", "3"]);
     world.well(&["layout", "set", "/", "--stripe", "64KiB"]);
     world.write("f", pattern(LEN, 1));
     world.well(&["put", "f", "/f"]);
@@ -287,7 +287,7 @@ fn inconsistent_lengths_are_collected_again_from_servers() {
     assert_eq!((ran.code, kinds(&json(&ran))), (3, vec!["size", "size"]), "{}", ran.out);
     let mended = world.run(&[&args[..], &["--repair"]].concat()).well();
     assert_eq!(json(&mended)["repaired"].as_array().map(Vec::len), Some(2), "{}", mended.out);
-    world.start(&["--servers", "3"]);
+    world.start(&["--shards", "3"]);
     assert_eq!(world.json(&["stat", "--json", "/f"])["size"], whole["size"]);
     assert!(world.run(&["cat", "/f"]).well().bytes == pattern(LEN, 1));
 }

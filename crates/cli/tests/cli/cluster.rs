@@ -5,7 +5,7 @@ use crate::support::{World, pattern, text};
 #[test]
 fn several_servers_are_one_service() {
     let mut world = World::empty();
-    let started = world.start(&["--servers", "3"]);
+    let started = world.start(&["--shards", "3"]);
     assert_eq!(started["servers"], 3);
     world.well(&["mkdir", "/d"]);
     world.well(&["layout", "set", "/d", "--stripe", "1MiB"]);
@@ -21,7 +21,7 @@ fn several_servers_are_one_service() {
     assert_eq!(servers.len(), 3);
     assert!(servers.iter().all(|server| server["status"]["standing"] == "Joined"), "{status}");
     assert!(world.well(&["status", "--long"]).contains("server 2 (forebay "));
-    world.run(&["server", "replace", "7"]).failed(2, &["server 7 is not one of several servers"]);
+    world.run(&["shard", "replace", "7"]).failed(2, &["shard 7 is not one of several shards"]);
     assert_eq!(world.well(&["down"]), "");
     let stores = ["store", "store.1", "store.2"].map(|name| text(&world.path(name)).to_owned());
     let check = ["check", &stores[0], &stores[1], &stores[2]];
@@ -34,7 +34,7 @@ fn several_servers_are_one_service() {
 #[test]
 fn capacity_is_divided_between_the_servers_of_a_machine() {
     let mut world = World::empty();
-    world.start(&["--servers", "3"]);
+    world.start(&["--shards", "3"]);
     // Each of three servers has a third of 128 MiB, in whole regions of 1 MiB.
     let capacities = || {
         ["store", "store.1", "store.2"]
@@ -43,7 +43,7 @@ fn capacity_is_divided_between_the_servers_of_a_machine() {
     assert_eq!(capacities(), [43; 3]);
     world.well(&["down"]);
     let again =
-        ["up", "--detach", "--json", "--disk", "--store", "store", "--socket", "sock", "--servers", "3"];
+        ["up", "--detach", "--json", "--disk", "--store", "store", "--socket", "sock", "--shards", "3"];
     let started: serde_json::Value = serde_json::from_str(&world.run(&again).well().out).unwrap();
     world.watch(started["pid"].as_u64().expect("a process"));
     let log = std::fs::read_to_string(world.path("store.log")).unwrap();
@@ -54,7 +54,7 @@ fn capacity_is_divided_between_the_servers_of_a_machine() {
 fn capacity_above_free_memory_is_refused_before_allocation() {
     let world = World::empty();
     for how in ["--memory", "--disk"] {
-        let args = ["up", "--store", "huge", "--socket", "s", "--servers", "4", "--capacity", "4096GiB", how];
+        let args = ["up", "--store", "huge", "--socket", "s", "--shards", "4", "--capacity", "4096GiB", how];
         world.run(&args).failed(1, &["takes 4.", " are free ", "ask for less with --capacity"]);
         assert!(!world.path("huge").join("regions").exists() && !world.path("huge.1").exists(), "{how}");
     }

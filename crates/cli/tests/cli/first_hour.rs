@@ -36,6 +36,14 @@ fn unknown_options_are_refused_as_options() {
 }
 
 #[test]
+fn retired_words_are_refused_with_the_new_ones() {
+    let world = World::up();
+    world.run(&["up", "--servers", "3"]).failed(2, &["--shards 3"]);
+    world.run(&["layout", "set", "/", "--servers", "3"]).failed(2, &["--shards 3"]);
+    world.run(&["server", "replace", "1"]).failed(2, &["forebay shard replace 1"]);
+}
+
+#[test]
 fn programs_that_cannot_run_give_shell_exit_codes() {
     let world = World::up();
     let plain = world.write("plain", "#!/bin/sh\n");
@@ -152,7 +160,7 @@ fn status_of_three_servers_fits_a_screen_and_has_totals() {
     let mut world = World::empty();
     std::fs::create_dir(world.path("backing")).expect("a directory");
     let backing = format!("dir:{}", world.path("backing").display());
-    world.start(&["--servers", "3", "--backend", &backing]);
+    world.start(&["--shards", "3", "--backend", &backing]);
     world.write("file", vec![7; 3 << 20]);
     world.well(&["put", "file", "/f"]);
     let status = world.json(&["status", "--json"]);

@@ -74,7 +74,7 @@ fn a_key_beside_a_unix_socket_opens_the_servers_of_other_hosts() {
 }
 
 #[test]
-fn hosts_that_have_their_sockets_at_one_path_are_told_apart() {
+fn hosts_that_have_their_sockets_at_one_path_are_distinguished() {
     let trio = Trio::listed(Deployment::ProcessEach, Sockets::OnePath);
     let key = text(&trio.world.path("key")).to_owned();
     for server in 0..3 {
@@ -145,7 +145,7 @@ fn with_backing(backing: &str) -> World {
 
 fn start_with_backing(world: &mut World, backing: &str) {
     let backing = format!("dir:{}", world.path(backing).display());
-    world.start(&["--servers", "3", "--backend", &backing]);
+    world.start(&["--shards", "3", "--backend", &backing]);
 }
 
 #[test]
@@ -159,8 +159,8 @@ fn service_with_a_back_end_is_repaired_while_running() {
     std::fs::remove_dir_all(world.path("store")).expect("a store is lost");
     start_with_backing(&mut world, "backing");
     // The client connects to the server whose store the others reject.
-    world.run(&["ls", "/"]).failed(1, &["forebay server replace 0"]);
-    world.well(&["server", "replace", "0"]);
+    world.run(&["ls", "/"]).failed(1, &["forebay shard replace 0"]);
+    world.well(&["shard", "replace", "0"]);
     let joined =
         |world: &World| world.json(&["status", "--json"])["servers"][0]["status"]["standing"] == "Joined";
     while !joined(&world) {

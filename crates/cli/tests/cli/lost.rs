@@ -1,5 +1,5 @@
 //! A service that loses the store of one of its servers: it continues without the store, reports the losses,
-//! and accepts an empty store only after `server replace`.
+//! and accepts an empty store only after `shard replace`.
 
 use crate::support::{Ran, World, pattern, run};
 use forebay_model::{FileId, Member, Members, Name, ServerId};
@@ -65,7 +65,7 @@ impl Trio {
     /// Starts all servers and returns their output.
     pub(crate) fn start(&mut self) -> Vec<Value> {
         match self.deployment {
-            Deployment::OneProcess => vec![self.world.start(&["--servers", "3"])],
+            Deployment::OneProcess => vec![self.world.start(&["--shards", "3"])],
             Deployment::ProcessEach => (0..3).map(|number| self.start_one(number)).collect(),
         }
     }
@@ -183,7 +183,7 @@ fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
         // The directory itself must not be lost.
         let dir = &format!("/{}", name_on(0, like));
         trio.world.well(&["mkdir", dir]);
-        trio.world.well(&["layout", "set", dir, "--servers", servers, "--stripe", "64KiB"]);
+        trio.world.well(&["layout", "set", dir, "--shards", servers, "--stripe", "64KiB"]);
         for number in 0..FILES {
             let (path, bytes) = (format!("{dir}/f{number}"), pattern(5 * STRIPE + 100, number));
             trio.world.write("file", &bytes);
@@ -218,14 +218,14 @@ fn lose_and_replace(deployment: Deployment) {
     let started = trio.start();
     if deployment == Deployment::OneProcess {
         let refused = started[0]["refused"].as_array().expect("one is refused");
-        assert!(refused.len() == 1 && refused[0].as_str().unwrap().contains("forebay server replace 1"));
+        assert!(refused.len() == 1 && refused[0].as_str().unwrap().contains("forebay shard replace 1"));
     }
     let refused = trio.await_standing(1, |standing| standing["Refused"].is_string());
-    assert!(refused["Refused"].as_str().unwrap().contains("forebay server replace 1"), "{refused}");
+    assert!(refused["Refused"].as_str().unwrap().contains("forebay shard replace 1"), "{refused}");
     assert!(trio.world.well(&["status"]).contains("REFUSED   server 1 comes with another store"));
     for (path, bytes, servers) in files.iter().filter(|(path, ..)| path.starts_with("/plain")) {
         match servers[..] == [1] {
-            true => trio.read(path).failed(1, &["forebay server replace 1"]),
+            true => trio.read(path).failed(1, &["forebay shard replace 1"]),
             false => assert!(trio.read(path).well().bytes == *bytes, "{path}"),
         }
     }
@@ -233,8 +233,8 @@ fn lose_and_replace(deployment: Deployment) {
     trio.stop();
     trio.start();
     trio.await_standing(1, |standing| standing["Refused"].is_string());
-    let printed = trio.world.well(&["server", "replace", "1"]);
-    assert!(printed.contains("server 1 may join with a new store"), "{printed}");
+    let printed = trio.world.well(&["shard", "replace", "1"]);
+    assert!(printed.contains("shard 1 may join with a new store"), "{printed}");
     trio.await_standing(1, |standing| standing == "Joined");
     for (path, bytes, servers) in &files {
         match servers.contains(&1) {

@@ -1,6 +1,7 @@
 //! The command line: the real binary, real servers, real files.
 
 mod agreement;
+mod backing;
 mod calibrate;
 mod checking;
 mod cluster;
@@ -26,5 +27,4 @@ mod sharing;
 mod speed;
 mod strangers;
 mod support;
-mod union;
 mod users;

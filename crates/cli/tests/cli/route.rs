@@ -94,7 +94,7 @@ fn trace_errors_name_the_line() {
 
 #[test]
 fn route_mode_is_changed_while_servers_run() {
-    for how in [&[][..], &["--servers", "3"]] {
+    for how in [&[][..], &["--shards", "3"]] {
         let mut world = World::empty();
         std::fs::create_dir(world.path("backing")).unwrap();
         world.start(&[&["--backend", "dir:backing"], how].concat());

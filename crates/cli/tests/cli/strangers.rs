@@ -18,7 +18,7 @@ enum Rule {
     /// It fails.
     Refused(&'static [&'static [&'static str]]),
     /// It works as for all users.
-    Everybody(&'static [&'static [&'static str]]),
+    EveryUser(&'static [&'static [&'static str]]),
     /// It may succeed or fail; it shows and changes nothing of the owner's.
     Harmless(&'static [&'static [&'static str]]),
     /// It uses neither a service nor a store.
@@ -27,15 +27,15 @@ enum Rule {
     Own(&'static [&'static [&'static str]]),
 }
 
-use Rule::{Alone, Everybody, Harmless, Own, Refused};
+use Rule::{Alone, EveryUser, Harmless, Own, Refused};
 
 /// `$STORE`, `$BACKEND` and `$HOME` stand for paths.
 const RULES: &[(&str, Rule)] = &[
     ("up", Own(&[&["up", "--store", "$STORE", "--socket", "$HOME/sock"]])),
     ("down", Refused(&[&["down"]])),
-    ("status", Everybody(&[&["status"], &["status", "--json"]])),
-    ("jobs", Everybody(&[&["jobs"]])),
-    ("policy show", Everybody(&[&["policy", "show"]])),
+    ("status", EveryUser(&[&["status"], &["status", "--json"]])),
+    ("jobs", EveryUser(&[&["jobs"]])),
+    ("policy show", EveryUser(&[&["policy", "show"]])),
     ("policy set", Refused(&[&["policy", "set", "fifo"]])),
     ("policy route", Refused(&[&["policy", "route", "direct"]])),
     ("shares", Alone),
@@ -48,7 +48,7 @@ const RULES: &[(&str, Rule)] = &[
     ("mv", Refused(&[&["mv", "/outer", "/mine"], &["mv", "/closed", "/mine"]])),
     ("mkdir", Refused(&[&["mkdir", "/closed/new"]])),
     ("ln", Refused(&[&["ln", "/outer", "/linked"], &["ln", "-s", "x", "/closed/link"]])),
-    ("df", Everybody(&[&["df"]])),
+    ("df", EveryUser(&[&["df"]])),
     ("drain", Refused(&[&["drain", "/closed"], &["drain", "/"]])),
     ("stage in", Refused(&[&["stage", "in", "/closed/HIDDEN-name"]])),
     ("stage out", Refused(&[&["stage", "out", "/closed"]])),
@@ -58,9 +58,9 @@ const RULES: &[(&str, Rule)] = &[
     ("library", Alone),
     ("mount", Own(&[&["mount", "$STORE"]])),
     ("umount", Own(&[&["umount", "$HOME"]])),
-    ("layout set", Refused(&[&["layout", "set", "/closed", "--servers", "1"]])),
+    ("layout set", Refused(&[&["layout", "set", "/closed", "--shards", "1"]])),
     ("layout show", Refused(&[&["layout", "show", "/closed/HIDDEN-name"]])),
-    ("server replace", Refused(&[&["server", "replace", "0"]])),
+    ("shard replace", Refused(&[&["shard", "replace", "0"]])),
     ("check", Own(&[&["check", "$STORE"], &["check", "--repair", "$STORE"]])),
     ("store inspect", Own(&[&["store", "inspect", "$STORE"]])),
     ("store replace", Own(&[&["store", "replace", "$STORE", "--yes"]])),
@@ -235,7 +235,7 @@ fn every_command_keeps_its_rule_for_other_users() {
                     town.try_as_stranger(args, &before);
                 }
             }
-            Everybody(tries) => {
+            EveryUser(tries) => {
                 for args in *tries {
                     let ran = town.try_as_stranger(args, &before);
                     assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);

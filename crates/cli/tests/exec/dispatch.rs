@@ -143,13 +143,13 @@ fn kernel_without_dispatch_is_reported_to_programs_with_raw_calls() {
     if code == Some(77) {
         return skip("system calls cannot be filtered here");
     }
-    let told = |text: &str| text.matches("cannot intercept them").count();
-    assert_eq!(told(&text), 1, "{text}");
+    let warnings = |text: &str| text.matches("cannot intercept them").count();
+    assert_eq!(warnings(&text), 1, "{text}");
     assert!(text.contains("--intercept mount") && text.contains("/raw makes system calls"), "{text}");
     let (_, text) = of(&[&loads, &library, "/fb/file".as_ref()]);
-    assert_eq!(told(&text), 1, "{text}");
+    assert_eq!(warnings(&text), 1, "{text}");
     let (_, text) = of(&["cat".as_ref(), "/dev/null".as_ref()]);
-    assert_eq!(told(&text), 0, "{text}");
+    assert_eq!(warnings(&text), 0, "{text}");
 }
 
 #[test]

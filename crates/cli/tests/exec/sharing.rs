@@ -4,7 +4,7 @@ use crate::world::{World, has, skip, succeed};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const OTHER: u32 = 65_534;
@@ -202,6 +202,20 @@ elif what == "write":
     with open(dir + "/622-0", "w") as pipe: pipe.write("through")
 "#;
 
+fn open_to_all(path: &Path) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
+}
+
+/// Lets another user run Forebay; returns that user's home.
+fn admit_other_user(world: &World) -> PathBuf {
+    let home = world.path("home");
+    std::fs::create_dir(&home).expect("a directory");
+    chown(&home, Some(OTHER), Some(OTHER)).expect("root may");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), world.path("forebay")).expect("a copy");
+    [world.path(""), world.path("forebay")].iter().for_each(|path| open_to_all(path));
+    home
+}
+
 /// Named pipes connect users of one machine, with the rights that they have on tmpfs.
 #[test]
 fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
@@ -209,17 +223,11 @@ fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
         return skip("another user's pipes: they need root, setpriv and python3");
     }
     let world = World::new();
-    let open = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
-    open(&world.path(""));
-    let home = world.path("home");
-    std::fs::create_dir(&home).expect("a directory");
-    chown(&home, Some(OTHER), Some(OTHER)).expect("root may");
-    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), world.path("forebay")).expect("a copy");
-    open(&world.path("forebay"));
+    let home = admit_other_user(&world);
     std::fs::write(world.path("script.py"), PIPES).expect("a file");
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { world.path("") };
     let local = tempfile::Builder::new().prefix("fb-pipes-").tempdir_in(base).expect("a directory");
-    open(local.path());
+    open_to_all(local.path());
     let command = |as_other: bool, inside: bool, what: &str| {
         let mut command = Command::new("timeout");
         command.args(["--foreground", "--signal=KILL", "120"]);

@@ -10,7 +10,7 @@ use forebay_wire::JobState;
 use site::{RATE, Site, fair, parts};
 use std::time::Duration;
 
-const SETTLE: Duration = Duration::from_millis(250);
+const STEADY: Duration = Duration::from_millis(250);
 const WINDOW: Duration = Duration::from_millis(2_000);
 
 /// The jobs of the paper's figures 8 to 11 on one server; the policy changes while they run.
@@ -30,7 +30,7 @@ async fn every_policy_is_enforced_and_can_change_while_jobs_run() {
         ("group-user-size-fair", [0.2, 0.05, 0.25, 0.5]),
     ] {
         assert!(observer.set_policy(policy).await.unwrap().policy.contains("fair"));
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(STEADY).await;
         let all: Vec<(JobId, f64)> = jobs.iter().map(|job| job.id).zip(due).collect();
         fair(policy, &[&observer], &all, 0.0, WINDOW).await;
         let listed = observer.status().await.unwrap().jobs;
@@ -56,16 +56,16 @@ async fn shares_adapt_when_a_job_joins_and_vanishes() {
     let site = Site::new(|config| config.policy = "size-fair".parse().unwrap());
     let observer = site.observer().await;
     let first = site.writer("1 ada astro 4").await;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(STEADY).await;
     let most = 0.9 * RATE.0 as f64;
     fair("alone", &[&observer], &[(first.id, 1.0)], most, WINDOW).await;
     let second = site.writer("2 bob bio 1").await;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(STEADY).await;
     fair("both", &[&observer], &[(first.id, 0.8), (second.id, 0.2)], most, WINDOW).await;
     // Aborted with requests in flight, not ended.
     let gone = second.id;
     drop(second);
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(STEADY).await;
     fair("afterwards", &[&observer], &[(first.id, 1.0), (gone, 0.0)], most, WINDOW).await;
     let listed = observer.status().await.unwrap();
     let state = |id: JobId| listed.jobs.iter().find(|seen| seen.id == id).unwrap().state;
@@ -80,7 +80,7 @@ async fn metadata_storm_gets_no_more_than_its_share() {
     let observer = site.observer().await;
     let data = site.writer("1 ada astro 3").await;
     let storm = site.storm("2 bob bio 1").await;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(STEADY).await;
     fair("data beside a storm", &[&observer], &[(data.id, 0.75)], 0.9 * RATE.0 as f64, WINDOW).await;
     storm.end().await;
     data.end().await;
@@ -93,7 +93,7 @@ async fn halves_and_quarters(lambda: Duration) {
     let both = [&observers[0], &observers[1]];
     let large = [one.writer("1 ada astro 16").await, two.writer("1 ada astro 16").await];
     let small = [one.writer("2 bob bio 8").await, two.writer("3 cyd bio 8").await];
-    tokio::time::sleep(2 * lambda + SETTLE).await;
+    tokio::time::sleep(2 * lambda + STEADY).await;
     let due = [(large[0].id, 0.5), (small[0].id, 0.25), (small[1].id, 0.25)];
     fair("on both servers, and on each", &both, &due, 0.0, WINDOW).await;
     for job in large.into_iter().chain(small) {
@@ -119,7 +119,7 @@ async fn live_job_on_two_servers_yields_one_to_a_local_job() {
     let observers = [one.observer().await, two.observer().await];
     let wide = [one.writer("1 ada astro 1").await, two.writer("1 ada astro 1").await];
     let narrow = one.writer("2 bob bio 1").await;
-    tokio::time::sleep(2 * lambda + SETTLE).await;
+    tokio::time::sleep(2 * lambda + STEADY).await;
     let due = [(narrow.id, 0.5), (wide[0].id, 0.5)];
     fair("on one, and on both", &[&observers[0], &observers[1]], &due, 0.0, WINDOW).await;
     // A policy that is set on one server applies to both.
@@ -128,7 +128,7 @@ async fn live_job_on_two_servers_yields_one_to_a_local_job() {
         if sharing.peers.iter().all(|peer| peer.agrees) {
             break;
         }
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(STEADY).await;
         sharing = observers[0].policy().await.unwrap();
     }
     assert!(sharing.peers.iter().all(|peer| peer.agrees), "{sharing:?}");

@@ -5,8 +5,8 @@
 
 use super::{Gate, is_on, require, scan};
 use crate::errno::{Outcome, Stop};
-use crate::life::{self, Intercept};
 use crate::place::{Place, locate};
+use crate::process_state::{self, Intercept};
 use crate::{engine, hook, mem, path};
 use forebay_client::PROGRAM_HEAD;
 use forebay_model::Access;
@@ -25,7 +25,7 @@ static REAL_OPEN_APART: hook::Real = hook::Real::new("dlmopen\0");
 
 /// Whether loaded libraries can still require interception.
 fn matters() -> bool {
-    !is_on() && life::is_set_up() && life::config().intercept == Intercept::Auto
+    !is_on() && process_state::is_set_up() && process_state::config().intercept == Intercept::Auto
 }
 
 fn look_before(path: *const c_char) -> bool {
@@ -124,7 +124,7 @@ fn is_of_go_inside(place: &Place) -> Outcome<bool> {
 /// Go makes its calls on stacks that the handler of intercepted calls would overrun: where interception is on, loading
 /// such a library fails, and `dlerror` says why.
 fn refuses(path: *const c_char) -> bool {
-    if !is_on() || !life::is_set_up() {
+    if !is_on() || !process_state::is_set_up() {
         return false;
     }
     let _gate = Gate::open();

@@ -16,9 +16,9 @@
 //! **Deliberately absent**: architectures other than x86-64; threads without thread-local storage of their own; raw
 //! calls that a library makes while it is first loaded as a dependency of another one.
 
-use crate::life::Intercept;
 use crate::lock::Lock;
-use crate::{handlers, hook, life, mem, raw};
+use crate::process_state::Intercept;
+use crate::{handlers, hook, mem, process_state, raw};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -125,7 +125,7 @@ pub(crate) fn is_on() -> bool {
 
 /// Switches interception on, if the environment or the program itself requires it.
 pub(crate) fn begin() {
-    let wanted = match life::config().intercept {
+    let wanted = match process_state::config().intercept {
         Intercept::Dispatch => true,
         Intercept::Library => false,
         Intercept::Auto => {
@@ -140,12 +140,12 @@ pub(crate) fn begin() {
 
 /// Switches interception on for a program that has system calls of its own; says so once where that cannot be done.
 fn require() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if switch_on() || life::is_borrowed() || SAID.swap(true, Ordering::Relaxed) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if switch_on() || process_state::is_borrowed() || WARNED.swap(true, Ordering::Relaxed) {
         return;
     }
     let program = std::env::current_exe().unwrap_or_default();
-    let prefix = String::from_utf8_lossy(&life::config().prefix).into_owned();
+    let prefix = String::from_utf8_lossy(&process_state::config().prefix).into_owned();
     crate::log::warn(&format!(
         "{} makes system calls that bypass the C library, and this kernel cannot intercept them (it lacks Syscall User \
          Dispatch): they do not see files below {prefix}; use \"forebay exec --intercept mount\"",
@@ -158,7 +158,7 @@ pub(crate) fn switch_on() -> bool {
     if is_on() {
         return true;
     }
-    if life::config().intercept == Intercept::Library || life::is_borrowed() {
+    if process_state::config().intercept == Intercept::Library || process_state::is_borrowed() {
         return false;
     }
     hook::find_all();

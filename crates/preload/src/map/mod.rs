@@ -42,7 +42,7 @@ impl Mapping {
         self.start + self.len
     }
 
-    fn meets(&self, start: usize, end: usize) -> bool {
+    fn overlaps(&self, start: usize, end: usize) -> bool {
         self.start < end && start < self.end()
     }
 
@@ -194,7 +194,7 @@ fn unlist(start: usize, len: usize) -> Vec<Mapping> {
     // The result is dropped without the lock: the last mapping of a closed file closes it at the service.
     SHARED.with(|all| {
         let (met, left): (Vec<_>, Vec<_>) =
-            std::mem::take(all).into_iter().partition(|mapping| mapping.meets(start, end));
+            std::mem::take(all).into_iter().partition(|mapping| mapping.overlaps(start, end));
         *all = left;
         for mapping in &met {
             all.extend(cut(mapping, mapping.start, start));
@@ -259,7 +259,7 @@ pub(crate) fn synchronise(start: *mut c_void, len: size_t, flags: c_int) -> Outc
     let (start, end) = (start as usize, (start as usize).saturating_add(len));
     let mut met: Vec<Held> = Vec::new();
     SHARED.with(|all| {
-        let opens = all.iter().filter(|mapping| mapping.meets(start, end)).map(|mapping| &mapping.open);
+        let opens = all.iter().filter(|mapping| mapping.overlaps(start, end)).map(|mapping| &mapping.open);
         for open in opens {
             if !met.iter().any(|known| known.id() == open.id()) {
                 met.push(open.clone());
@@ -351,7 +351,7 @@ fn remap_to(old: (usize, usize), new: (usize, usize), flags: c_int) -> Outcome<*
     let (old_len, new_len) = (up(old.1)?, up(new.1)?);
     let end = old.0.saturating_add(old_len);
     let found = SHARED.with(|all| {
-        let mapping = all.iter().find(|mapping| mapping.meets(old.0, end))?;
+        let mapping = all.iter().find(|mapping| mapping.overlaps(old.0, end))?;
         let whole = mapping.start <= old.0 && end <= mapping.end() && !mapping.copy;
         let offset = mapping.offset + (old.0.max(mapping.start) - mapping.start) as u64;
         Some((mapping.open.clone(), offset, mapping.protection, whole))

@@ -3,8 +3,8 @@
 use super::entry::{Entry, SIZE};
 use crate::errno::{Errno, Outcome, fail};
 use crate::kernel::try_system_call;
-use crate::life;
 use crate::lock::Lock;
+use crate::process_state;
 use libc::c_int;
 use rustix::fd::BorrowedFd;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -165,7 +165,7 @@ impl Ring {
     pub(super) fn turn(&self) -> Outcome<Turn<'_>> {
         // SAFETY: returns the id of the calling thread, and accesses no memory.
         let thread = unsafe { try_system_call(libc::SYS_gettid, [0; 6]) }? as u64;
-        let life = life::generation();
+        let life = process_state::generation();
         let mine = life << 32 | thread;
         loop {
             match self.turn.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {

@@ -16,7 +16,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::try_system_call;
 use crate::lock::Lock;
 use crate::place::ours;
-use crate::{dispatch, hook, life, mem};
+use crate::{dispatch, hook, mem, process_state};
 use entry::{Chain, Entry};
 use libc::{c_int, c_long};
 use map::{Params, Ring};
@@ -49,7 +49,7 @@ fn find(fd: c_int) -> Option<Arc<Ring>> {
 
 /// Forgets rings whose descriptors, in a range, are about to be closed or replaced.
 pub(crate) fn closing(first: c_int, last: c_int) {
-    if COUNT.load(Ordering::Relaxed) == 0 || life::is_borrowed() {
+    if COUNT.load(Ordering::Relaxed) == 0 || process_state::is_borrowed() {
         return;
     }
     let gone = RINGS.with(|rings| {
@@ -67,7 +67,7 @@ pub(crate) fn set_up(entries: usize, place: *mut Params) -> Outcome<c_long> {
     if asked.flags & CLOSED_TO_US != 0 || asked.flags & !map::SETUP_KNOWN != 0 {
         return fail(libc::EINVAL);
     }
-    if life::is_borrowed() || !can_inject() || !dispatch::switch_on() {
+    if process_state::is_borrowed() || !can_inject() || !dispatch::switch_on() {
         crate::log::note(|| {
             "io_uring_setup refused: the library cannot intercept entries on files of Forebay".to_owned()
         });

@@ -181,9 +181,9 @@ fn modes_groups_and_the_sticky_bit_apply_to_real_users() {
     assert!(member.call(open(Access::READ)).is_ok(), "bob is in alice's group now");
     refused("the group may only read", member.call(open(Access::WRITE)), &NO);
     let shared = alice.make_dir(ROOT, "shared", 0o1770);
-    alice.create(shared, "hers", 0o660);
+    alice.create(shared, "owner", 0o660);
     member.create(shared, "his", 0o600);
-    refused("sticky", member.call(Request::Unlink { dir: shared, name: name("hers") }), &NO);
+    refused("sticky", member.call(Request::Unlink { dir: shared, name: name("owner") }), &NO);
     assert!(member.call(Request::Unlink { dir: shared, name: name("his") }).is_ok());
     let outsider = requests(shared, token.file).into_iter().filter(|request| {
         matches!(request, Request::Walk { .. } | Request::ReadDir { .. } | Request::MakeDir { .. })
@@ -199,8 +199,8 @@ fn false_identities_of_real_users_are_refused() {
     let Some(setup) = Setup::new("false_identities_of_real_users_are_refused") else { return };
     let mut alice = setup.connect(&setup.alice, Channel::Control);
     let token = alice.create(ROOT, "f", 0o600);
-    let mut hers = setup.connect(&setup.alice, Channel::Data);
-    hers.write(token, At::Offset(0), b"secret").unwrap();
+    let mut owner = setup.connect(&setup.alice, Channel::Data);
+    owner.write(token, At::Offset(0), b"secret").unwrap();
 
     // Bob sends the id of Alice's client, and has her token.
     let mut bob = setup.connect_as(&setup.bob, Channel::Control, u128::from(setup.alice.uid));
@@ -233,7 +233,7 @@ fn false_identities_of_real_users_are_refused() {
     let own_identity = setup.bob.identity();
     bob.set_identity(Some(own_identity));
     assert!(matches!(bob.call(Request::StatFs), Ok(Reply::Usage(_))), "a user may send its own identity");
-    assert_eq!(hers.read(token, 0, 9).unwrap(), b"secret");
+    assert_eq!(owner.read(token, 0, 9).unwrap(), b"secret");
 }
 
 /// Bob with groups that he is not in.
@@ -276,9 +276,9 @@ fn key_and_store_are_private_to_their_owner() {
     let (mut theirs, _) = bob.connect(relay, &host.socket(), Channel::Control, 6).unwrap();
     theirs.set_identity(Some(alice.identity()));
     refused("bob as the service's owner", theirs.call(Request::Ping), &NO);
-    let (mut hers, _) = alice.connect(relay, &host.socket(), Channel::Control, 7).unwrap();
-    hers.set_identity(Some(bob.identity()));
-    hers.create(ROOT, "for-bob", 0o600);
+    let (mut owner, _) = alice.connect(relay, &host.socket(), Channel::Control, 7).unwrap();
+    owner.set_identity(Some(bob.identity()));
+    owner.create(ROOT, "for-bob", 0o600);
     theirs.set_identity(None);
     assert_eq!(theirs.walk("for-bob").unwrap().uid, Uid(bob.uid), "the owner may act for others");
     refused("bob stops the service", theirs.call(Request::Shutdown), &NO);

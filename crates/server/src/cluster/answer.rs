@@ -17,7 +17,7 @@ use crate::session::Sessions;
 use crate::writers::Writers;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
 use forebay_store::{NameReply, NameRequest, Store, Verdict};
-use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
+use forebay_wire::{Answer, Introduction, Met, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
 /// Answers to other servers.
@@ -46,7 +46,7 @@ pub(crate) struct PeerAnswers {
 
 impl PeerAnswers {
     /// Another server introduces itself.
-    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<Met> {
         caller.demand("act as a server of this service")?;
         let (own, members) = (self.own, self.members.members());
         if meeting.members != *members {
@@ -86,7 +86,7 @@ impl PeerAnswers {
     /// Answers at once, or returns what has to be waited for.
     pub(crate) fn answer(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply, Blocked> {
         match request {
-            PeerRequest::Meet(_) => Err(nonsense(request).into()),
+            PeerRequest::Introduce(_) => Err(nonsense(request).into()),
             PeerRequest::Beat => {
                 self.homes.demand_joined()?;
                 let lapses = self.leases.table.answer(from)?;
@@ -104,13 +104,13 @@ impl PeerAnswers {
             }
             // These wait for other servers, or for writes to the back end.
             PeerRequest::Carry { .. }
-            | PeerRequest::Bear { .. }
+            | PeerRequest::CreateBacking { .. }
             | PeerRequest::Level { .. }
             | PeerRequest::Vanished { .. }
             | PeerRequest::Fetch { .. }
-            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
-                Err(Blocked::Names(forebay_store::Obstacle::Several))
+                Err(Blocked::Names(forebay_store::Obstacle::SeveralShards))
             }
             PeerRequest::Share { dir } => {
                 self.homes.demand_joined()?;
@@ -119,7 +119,7 @@ impl PeerAnswers {
             }
             PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
                 true => self.vouching.vouch(from, token).map(PeerReply::Vouched),
-                false => Err(Blocked::Names(forebay_store::Obstacle::Several)),
+                false => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             },
             PeerRequest::Facts { file, closed } => {
                 if *closed {
@@ -268,7 +268,7 @@ impl PeerAnswers {
                     self.transactions.answer_names(from, &NameRequest::decode(ask)?).await?;
                 PeerReply::Names { told: told.encode() }
             }
-            PeerRequest::Bear { file, size } => PeerReply::BackingFile {
+            PeerRequest::CreateBacking { file, size } => PeerReply::BackingFile {
                 backing_file: self.engine()?.create_striped(from, *file, *size).await?,
             },
             PeerRequest::Fetch { file, place, spans, turn } => {

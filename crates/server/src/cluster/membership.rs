@@ -402,7 +402,7 @@ impl Record {
 fn unknown_store(server: ServerId, incarnation: Incarnation, known: Incarnation) -> Error {
     let text = format!(
         "server {server} comes with another store ({incarnation}) than the one it is known by ({known}): give it back its \
-         own, or run \"forebay server replace {server}\" to go on without what that held"
+         own, or run \"forebay shard replace {server}\" to go on without what that held"
     );
     Error::new(ErrorKind::BadStore, text)
 }

@@ -16,7 +16,7 @@ use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId, shown_time};
 use forebay_store::Store;
 use forebay_wire::{
-    Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
+    Answer, Call, FrameKind, Introduction, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
 };
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
@@ -220,8 +220,8 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    fn introduction(&self) -> Meeting {
-        Meeting {
+    fn introduction(&self) -> Introduction {
+        Introduction {
             server: self.own,
             incarnation: self.store.incarnation(),
             joined: self.join_state.has_joined(),
@@ -310,8 +310,8 @@ fn check_number(links: &PeerLinks, client: &PeerClient, server: ServerId) -> Res
 }
 
 async fn record_meeting(links: &PeerLinks, connection: &mut PeerConnection) -> Result<Met> {
-    match request_first(connection, PeerRequest::Meet(links.introduction())).await? {
-        PeerReply::Met(met) => Ok(met),
+    match request_first(connection, PeerRequest::Introduce(links.introduction())).await? {
+        PeerReply::Introduced(met) => Ok(met),
         other => Err(nonsense(&other)),
     }
 }

@@ -6,7 +6,8 @@ use crate::opens::Opens;
 use crate::orphans::OrphanGrace;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
 use forebay_store::{
-    Carried, Heard, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped, Store, Withdrawal,
+    AfterReply, Carried, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped, Store,
+    Withdrawal,
 };
 use forebay_wire::{PeerReply, PeerRequest, Reply, Request, variant_name};
 use std::pin::Pin;
@@ -120,8 +121,8 @@ impl Transactions {
         };
         let server = question.server;
         match self.put(question).await? {
-            Heard::GoOn if self.leases.table.hold(server) => {}
-            Heard::GoOn | Heard::Pause => self.pause(retry_state).await,
+            AfterReply::GoOn if self.leases.table.hold(server) => {}
+            AfterReply::GoOn | AfterReply::Pause => self.pause(retry_state).await,
         }
         Ok(())
     }
@@ -135,9 +136,9 @@ impl Transactions {
     }
 
     /// Sends a question about names to another server, and applies its answer.
-    pub(crate) async fn put(self: &Arc<Transactions>, question: Question) -> Result<Heard> {
+    pub(crate) async fn put(self: &Arc<Transactions>, question: Question) -> Result<AfterReply> {
         let reply = self.request_names(question.server, question.ask.clone()).await?;
-        let outcome = self.store.names().hear(question, reply)?;
+        let outcome = self.store.names().take_reply(question, reply)?;
         self.grace.take_orphaned(&self.store, &self.opens);
         Ok(outcome)
     }

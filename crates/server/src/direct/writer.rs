@@ -64,7 +64,7 @@ impl DirectWrite {
             direct.writers.fail_direct(self.file);
             return Ok(false);
         }
-        direct.store.data().past(self.file, self.span)
+        direct.store.data().record_direct(self.file, self.span)
     }
 
     fn part(&self, span: Span) -> &[u8] {

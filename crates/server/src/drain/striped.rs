@@ -73,7 +73,11 @@ impl DrainEngine {
             }
             // Without a pending truncation, bytes would be written beyond the end.
             self.striped.learn_reshape(file).await?;
-            match self.peers.ask(self.homes.authority(file), PeerRequest::Bear { file, size }).await? {
+            match self
+                .peers
+                .ask(self.homes.authority(file), PeerRequest::CreateBacking { file, size })
+                .await?
+            {
                 PeerReply::BackingFile { backing_file } => Ok(backing_file),
                 other => Err(nonsense(&other)),
             }

@@ -167,7 +167,7 @@ impl NameRequests {
         self.access.reach(caller, dir)?;
         self.layer.lookup_backing(dir, name)?;
         if !self.homes.is_authority(file) {
-            return Err(Blocked::Names(Obstacle::Several));
+            return Err(Blocked::Names(Obstacle::SeveralShards));
         }
         self.access.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;

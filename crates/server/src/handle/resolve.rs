@@ -52,7 +52,7 @@ impl Resolver {
         attempts: &mut Attempts<'a>,
     ) -> Option<Answer> {
         loop {
-            if let Blocked::Names(Obstacle::Several) = stop {
+            if let Blocked::Names(Obstacle::SeveralShards) = stop {
                 // The coordinator may need the copies that are withdrawn.
                 attempts.retry_state.end_withdrawals();
                 return self.carry_out(caller, request).await;

@@ -500,7 +500,7 @@ fn empty_store_joins_only_after_the_old_one_is_replaced() {
     let walk = |text: &str| Request::Walk { dir, path: text.as_bytes().to_vec(), follow: false };
     let error = fleet.control(2).call(walk(&lost)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
-    assert!(error.to_string().contains("forebay server replace 2"), "{error}");
+    assert!(error.to_string().contains("forebay shard replace 2"), "{error}");
     assert!(fleet.home(dir, &kept).call(walk(&kept)).is_ok(), "names on other servers keep working");
     let replace = Request::ReplaceServer { server: ServerId(2) };
     for index in [0, 1] {

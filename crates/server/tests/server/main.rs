@@ -1,22 +1,22 @@
 //! Tests of the server over real sockets, with a client that uses the wire protocol only.
 
-mod again;
+mod backend_failures;
+mod backing;
 mod bounds;
 mod cluster;
 mod counting;
+mod direct;
 mod drain;
-mod drain_several;
 mod files;
-mod half;
+mod final_drain;
+mod handshake_checks;
 mod handshakes;
 mod hostile;
+mod interrupted;
 mod keys;
-mod last;
 mod mapped;
 mod meddling;
-mod meeting;
 mod mounts;
-mod past;
 mod people;
 mod privacy;
 #[path = "../../../backend/tests/s3/proxy.rs"]
@@ -27,16 +27,16 @@ mod raw;
 mod read_cache;
 mod replaced;
 mod restart;
+mod retries;
 mod root;
 mod route;
 mod sharing;
 #[path = "../../../backend/tests/support/mod.rs"]
 mod store;
 mod strangers;
+mod striped_drain;
 mod swapped;
 mod swaps;
 mod targets;
-mod trouble;
 mod turn;
-mod union;
 mod verified;

@@ -1,7 +1,7 @@
 //! Mapped files, as clients of the wire see them.
 
+use crate::backing::open;
 use crate::raw::{Raw, World, pattern, refused};
-use crate::union::open;
 use forebay_backend::{Faulty, Memory};
 use forebay_model::{Access, ErrorKind, FileId, Gid, Uid};
 use forebay_wire::{Answer, Channel, FileMap, Reply, Request, Token};

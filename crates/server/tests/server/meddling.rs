@@ -3,8 +3,8 @@
 
 use crate::cluster::Fleet;
 use crate::drain::{clean, drain, open, report, until};
-use crate::drain_several::{fleet, layout, read, write};
 use crate::raw::{Raw, name, pattern, refused};
+use crate::striped_drain::{fleet, layout, read, write};
 use forebay_backend::{Backend, Dir, Faulty, Memory};
 use forebay_model::{Bytes, ErrorKind, FileId, Gid, ServerId, Striping, Uid};
 use forebay_server::Draining;

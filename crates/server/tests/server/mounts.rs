@@ -124,7 +124,7 @@ fn mount_below_the_back_end_root_that_goes_away_is_an_error() {
 
 /// The path of the file is known, then the file system goes away, then the file is removed.
 #[test]
-fn unlink_that_meets_an_unmount_removes_nothing() {
+fn unlink_during_an_unmount_removes_nothing() {
     for (below, file) in [("sub", "sub/old"), ("sub/deep", "sub/deep/old")] {
         let Some(mounted) = Mounted::new() else { return };
         fs::create_dir(mounted.disk.path().join("deep")).unwrap();

@@ -6,7 +6,8 @@ use forebay_model::{Access, ErrorKind, FileId, Identity};
 use forebay_shm::{Answered, Asked, MOST_REQUEST, QueueClient};
 use forebay_testkit::{Rng, Seeded, mutate, rounds};
 use forebay_wire::{
-    Answer, Call, Channel, FrameKind, HEADER, Header, IfExists, QueueGrant, Reply, Request, body, frame,
+    Answer, Call, Channel, FrameKind, HEADER, Header, IfExists, QueueGrant, Reply, Request, Token, body,
+    frame,
 };
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -49,6 +50,16 @@ impl Queue {
         self.client.ask(&bytes).expect("a slot")
     }
 
+    /// Sends several calls in one slot; returns the answers.
+    fn call_together(&self, requests: &[Request]) -> Option<Vec<Answer>> {
+        let asked = self.client.ask(&calls(requests)).expect("a slot");
+        match wait_for_answer(&asked) {
+            Answered::Bytes(bytes) => Some(answers(&bytes)),
+            Answered::Unknown => None,
+            other => panic!("unexpected answer: {other:?}"),
+        }
+    }
+
     fn call(&self, request: Request) -> Answer {
         self.call_as(None, request)
     }
@@ -73,6 +84,25 @@ fn wait_for_answer(call: &Asked) -> Answered {
         }
         call.sleep(PATIENCE);
     }
+}
+
+fn calls(requests: &[Request]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for request in requests {
+        let call = Call { identity: None, request: request.clone() };
+        frame(&mut bytes, FrameKind::Call, 9, &call, 0).expect("frame fits");
+    }
+    bytes
+}
+
+fn answers(mut bytes: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<HEADER>() {
+        let (answer, rest) = rest.split_at(Header::decode(head).expect("a header").body as usize);
+        answers.push(body(answer).expect("an answer"));
+        bytes = rest;
+    }
+    answers
 }
 
 fn create(text: &str, if_exists: IfExists) -> Request {
@@ -201,6 +231,64 @@ fn queues_are_local_and_end_with_their_connection() {
 }
 
 #[test]
+fn ring_and_extents_come_with_an_open() {
+    let world = World::new();
+    let mut raw = world.control();
+    let queue = Queue::open(&mut raw);
+    let Ok(Reply::Opened { token, .. }) = queue.call(create("first", IfExists::Open)) else {
+        panic!("not created")
+    };
+    let Ok(Reply::Ring(idle)) = queue.call(Request::Ring { token, own: None, write: true }) else {
+        panic!("no ring")
+    };
+    let bind = |ring, write| Request::Ring { token: Token::OPENED, own: Some(ring), write };
+    let map = |ring| Request::Map { token: Token::OPENED, ring, from: 0 };
+    let ring = idle.ring;
+    let made = queue.call_together(&[create("second", IfExists::Refuse), bind(ring, true)]).unwrap();
+    let [Ok(Reply::Opened { token, created: true, .. }), Ok(Reply::Ring(bound))] = &made[..] else {
+        panic!("unexpected answers: {made:?}")
+    };
+    assert!(bound.ring == ring && bound.binding != idle.binding);
+    let open = Request::Open { file: token.file, access: Access::READ, truncate: false };
+    let opened = queue.call_together(&[open.clone(), bind(ring, false), map(ring)]).unwrap();
+    assert!(
+        matches!(&opened[..], [Ok(Reply::Opened { .. }), Ok(Reply::Ring(_)), Ok(Reply::Map(map))] if map.size == 0),
+        "{opened:?}"
+    );
+    // What fails is left out: no such ring, no right to write, a directory, an error of the open itself.
+    let only_opened = |requests: &[Request]| {
+        let answers = queue.call_together(requests).unwrap();
+        assert!(matches!(&answers[..], [Ok(Reply::Opened { .. })]), "{answers:?}");
+    };
+    only_opened(&[create("third", IfExists::Refuse), bind(ring + 1000, true)]);
+    only_opened(&[open.clone(), bind(ring, true)]);
+    only_opened(&[
+        Request::Open { file: ROOT, access: Access::READ, truncate: false },
+        bind(ring, false),
+        map(ring),
+    ]);
+    let exists = queue.call_together(&[create("third", IfExists::Refuse), bind(ring, true)]).unwrap();
+    assert!(matches!(&exists[..], [Err(error)] if error.kind() == ErrorKind::Exists));
+    // Calls that do not belong together are not executed, not even the first.
+    let own = Request::Ring { token: *token, own: Some(ring), write: true };
+    let unlink = Request::Unlink { dir: ROOT, name: name("first") };
+    for others in [
+        vec![unlink.clone()],
+        vec![own],
+        vec![map(ring)],
+        vec![bind(ring, false)],
+        vec![bind(ring, false), map(ring + 1)],
+        vec![bind(ring, false), map(ring), unlink],
+    ] {
+        let requests = [vec![create("fourth", IfExists::Refuse)], others].concat();
+        assert_eq!(queue.call_together(&requests), None);
+    }
+
+    refused(raw.walk("fourth"), ErrorKind::NotFound);
+    assert!(raw.walk("first").is_ok());
+}
+
+#[test]
 fn requests_of_an_abandoned_connection_change_nothing() {
     let world = World::new();
     let mut first = Raw::bare(std::os::unix::net::UnixStream::connect(world.socket()).unwrap());
@@ -268,14 +356,13 @@ fn random_frames_in_a_queue_do_not_affect_other_clients() {
             mode: forebay_wire::RenameMode::Replace,
         },
     ];
-    let samples: Vec<Vec<u8>> = requests
-        .into_iter()
-        .map(|request| {
-            let mut bytes = Vec::new();
-            frame(&mut bytes, FrameKind::Call, 3, &Call { identity: None, request }, 0).unwrap();
-            bytes
-        })
-        .collect();
+    let with_ring = [
+        create("other", IfExists::Open),
+        Request::Ring { token: Token::OPENED, own: Some(0), write: false },
+        Request::Map { token: Token::OPENED, ring: 0, from: 0 },
+    ];
+    let alone = requests.iter().map(|request| calls(std::slice::from_ref(request)));
+    let samples: Vec<Vec<u8>> = alone.chain([calls(&with_ring)]).collect();
     for round in rounds(12) {
         let mut rng = seeded.rng(round);
         let mut raw = Raw::unix(&world.socket(), Channel::Control, 7).unwrap();

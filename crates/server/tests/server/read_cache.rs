@@ -1,9 +1,9 @@
 //! Fetching data from the back end into the read cache.
 
+use crate::backing::open;
 use crate::drain::{before, clean, drain, path, report};
-use crate::drain_several::{fleet, layout, read, write};
 use crate::raw::{Raw, World, name, pattern, refused};
-use crate::union::open;
+use crate::striped_drain::{fleet, layout, read, write};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
 use forebay_model::{Access, ErrorKind, FileId, Gid, Span, Striping, Uid};
 use forebay_server::Draining;

@@ -1,4 +1,4 @@
-//! A server with a new store after `forebay server replace`: which names may be lost, and how the service continues
+//! A server with a new store after `forebay shard replace`: which names may be lost, and how the service continues
 //! without them.
 
 use crate::cluster::{Fleet, standing, until};

@@ -1,7 +1,7 @@
 //! Order and rate of the drain: small jobs before large ones, and no faster than the limit.
 
+use crate::direct::of_job;
 use crate::drain::{PATIENCE, ROOT, before, clean, drain, report, until};
-use crate::past::of_job;
 use crate::raw::pattern;
 use forebay_backend::{Fault, Faulty, Memory};
 use forebay_model::{Bytes, FileId};

@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn end_of_a_boot_invalidates_its_leases() {
         let file = file();
-        assert!(EpochReader::open(&file).is_err(), "nobody has begun");
+        assert!(EpochReader::open(&file).is_err(), "no server has begun");
         let epochs = Epochs::create(&file, 5).unwrap();
         let reader = EpochReader::open(&file).unwrap();
         let lease = epochs.lease(epochs.moment(), 7).unwrap();

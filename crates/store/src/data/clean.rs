@@ -9,7 +9,7 @@ use super::index::{Bytes, Extent, Index, Source};
 use super::publish::Write;
 use super::reclaim::Want;
 use super::region::Region;
-use super::space::{Lane, State};
+use super::space::{State, WriteStream};
 use super::{Data, Filled, Grant};
 use crc32c::crc32c;
 use forebay_model::{FileId, RegionId, Result, Span, Uid};
@@ -65,7 +65,7 @@ impl Data {
             return None;
         }
         candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
-        self.space.lock().seal_where(|lane, _| lane.uid() == uid);
+        self.space.lock().seal_where(|stream, _| stream.uid() == uid);
         Some((uid, candidates))
     }
 
@@ -125,10 +125,10 @@ impl Data {
 
     fn move_file(&self, uid: Uid, victim: &Arc<Region>, file: FileId) -> Result<bool> {
         let Some(state) = self.files.resident(file) else { return Ok(true) };
-        let (lane, mut from) = (Lane::Cleaner(uid), 0);
+        let (stream, mut from) = (WriteStream::Cleaner(uid), 0);
         loop {
             // Before the file is locked: a region may have to be created.
-            if !self.open_region(lane)? {
+            if !self.open_region(stream)? {
                 return Ok(false);
             }
             let mut state = state.lock();
@@ -143,7 +143,7 @@ impl Data {
                 return Ok(false);
             }
             // A full region is replaced in the next round.
-            let Some((moved, grant)) = self.copy_run(lane, victim, &run)? else { continue };
+            let Some((moved, grant)) = self.copy_run(stream, victim, &run)? else { continue };
             from = moved.end;
             self.place_run(file, &mut state, moved, &run, grant);
         }
@@ -158,9 +158,14 @@ impl Data {
     }
 
     /// Copies as much of a run as the cleaner's region can take.
-    fn copy_run(&self, lane: Lane, victim: &Region, run: &[Extent]) -> Result<Option<(Span, Grant)>> {
+    fn copy_run(
+        &self,
+        stream: WriteStream,
+        victim: &Region,
+        run: &[Extent],
+    ) -> Result<Option<(Span, Grant)>> {
         let whole = Span::new(run[0].span.start, run[run.len() - 1].span.end);
-        let Some(mut grant) = self.grant(lane, Want { len: whole.len() as u32, slots: 1 }) else {
+        let Some(mut grant) = self.grant(stream, Want { len: whole.len() as u32, slots: 1 }) else {
             return Ok(None);
         };
         let moved = Span::new(whole.start, whole.start + u64::from(grant.len()));

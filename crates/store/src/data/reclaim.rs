@@ -1,7 +1,7 @@
 //! Granting and reclaiming space.
 
 use super::region::Region;
-use super::space::{Lane, State, UNUSABLE};
+use super::space::{State, UNUSABLE, WriteStream};
 use super::{Data, Grant};
 use crate::meta::Batch;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
@@ -33,8 +33,8 @@ impl Data {
     #[must_use]
     pub fn try_reserve(&self, owner: Uid, file: FileId, len: u32) -> Option<Grant> {
         assert!(len > 0, "nothing to reserve");
-        let lane = self.space.lock().lane(owner, file);
-        self.grant(lane, Want { len, slots: 1 })
+        let stream = self.space.lock().stream(owner, file);
+        self.grant(stream, Want { len, slots: 1 })
     }
 
     /// Limits each user to the given percentage of the regions, except root and `exempt`.
@@ -52,8 +52,8 @@ impl Data {
     /// Does the same with the requested number of journal slots.
     pub(super) fn reserve_for(&self, owner: Uid, file: FileId, want: Want) -> Result<Grant> {
         *self.shortage.lock() = None;
-        let lane = self.space.lock().lane(owner, file);
-        if let Some(grant) = self.grant(lane, want) {
+        let stream = self.space.lock().stream(owner, file);
+        if let Some(grant) = self.grant(stream, want) {
             return Ok(grant);
         }
         for _ in 0..TRIES {
@@ -149,30 +149,30 @@ impl Data {
 
     /// Grants space from any region that can serve this user without taking space from another user.
     fn grant_anywhere(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
-        let lanes: Vec<Lane> = self.space.lock().lanes(owner).collect();
-        for &lane in &lanes {
-            if let Some(grant) = self.grant(lane, want) {
+        let streams: Vec<WriteStream> = self.space.lock().streams(owner).collect();
+        for &stream in &streams {
+            if let Some(grant) = self.grant(stream, want) {
                 return Ok(Some(grant));
             }
         }
-        if self.open_region(lanes[0])? {
-            return Ok(self.grant(lanes[0], want));
+        if self.open_region(streams[0])? {
+            return Ok(self.grant(streams[0], want));
         }
         // The cleaner's region of this user may have space left.
-        Ok(self.grant_from(Lane::Cleaner(owner), want).filter(|grant| self.allocate(grant)))
+        Ok(self.grant_from(WriteStream::Cleaner(owner), want).filter(|grant| self.allocate(grant)))
     }
 
     fn has_space(&self, owner: Uid) -> bool {
         let space = self.space.lock();
-        let lane = Lane::Writer(owner, 0);
-        space.choose(lane).is_some()
+        let stream = WriteStream::Writer(owner, 0);
+        space.choose(stream).is_some()
     }
 
-    /// Grants space from a lane's region, or from a clean free one that replaces it. The bytes are allocated: touching
+    /// Grants space from a stream's region, or from a clean free one that replaces it. The bytes are allocated: touching
     /// others would kill the process. `None` if memory is short. Stops filling a region whose device cannot allocate.
-    pub(super) fn grant(&self, lane: Lane, want: Want) -> Option<Grant> {
+    pub(super) fn grant(&self, stream: WriteStream, want: Want) -> Option<Grant> {
         loop {
-            let grant = self.grant_unchecked(lane, want)?;
+            let grant = self.grant_unchecked(stream, want)?;
             if self.allocate(&grant) {
                 return Some(grant);
             }
@@ -196,49 +196,49 @@ impl Data {
         populated
     }
 
-    fn grant_unchecked(&self, lane: Lane, want: Want) -> Option<Grant> {
-        if let Some(grant) = self.grant_from(lane, want) {
+    fn grant_unchecked(&self, stream: WriteStream, want: Want) -> Option<Grant> {
+        if let Some(grant) = self.grant_from(stream, want) {
             return Some(grant);
         }
         let mut space = self.space.lock();
-        let to_open = space.lane_to_open(lane);
-        if to_open != lane {
+        let to_open = space.stream_to_open(stream);
+        if to_open != stream {
             drop(space);
             return self.grant(to_open, want);
         }
-        if space.filling(lane).is_none() {
-            let chosen = space.choose(lane).filter(|chosen| !chosen.stained)?;
+        if space.filling(stream).is_none() {
+            let chosen = space.choose(stream).filter(|chosen| !chosen.stained)?;
             let region = self.region(chosen.region);
-            region.set_header(Some(lane.uid()));
-            space.fill(lane, chosen.region);
+            region.set_header(Some(stream.uid()));
+            space.fill(stream, chosen.region);
         }
         drop(space);
-        self.grant_from(lane, want)
+        self.grant_from(stream, want)
     }
 
-    /// Grants space from a lane's region; seals it when it is full.
-    fn grant_from(&self, lane: Lane, want: Want) -> Option<Grant> {
+    /// Grants space from a stream's region; seals it when it is full.
+    fn grant_from(&self, stream: WriteStream, want: Want) -> Option<Grant> {
         let mut space = self.space.lock();
-        let region = self.region(space.filling(lane)?);
+        let region = self.region(space.filling(stream)?);
         let free = (region.arena.room() > 0).then(|| space.slots(region.id, want.slots)).flatten();
         let granted = free.and_then(|slots| {
             let bytes = region.arena.grant(want.len)?;
             let (slot, slots) = (slots.start, slots.end - slots.start);
-            Some(Grant { region: Arc::clone(&region), slot, slots, uid: lane.uid(), bytes })
+            Some(Grant { region: Arc::clone(&region), slot, slots, uid: stream.uid(), bytes })
         });
         if granted.is_none() {
-            space.seal(lane);
+            space.seal(stream);
         }
         granted
     }
 
-    /// Gives a lane without a region a free one. A region that held another user's bytes gets new files.
-    pub(super) fn open_region(&self, lane: Lane) -> Result<bool> {
+    /// Gives a stream without a region a free one. A region that held another user's bytes gets new files.
+    pub(super) fn open_region(&self, stream: WriteStream) -> Result<bool> {
         let mut space = self.space.lock();
-        if space.filling(lane).is_some() {
+        if space.filling(stream).is_some() {
             return Ok(true);
         }
-        let Some(chosen) = space.choose(lane) else { return Ok(false) };
+        let Some(chosen) = space.choose(stream) else { return Ok(false) };
         // A client that noticed late that its lease ended may still be copying from a file that is to be removed.
         if chosen.stained && self.rings.is_read() {
             return Ok(false);
@@ -247,7 +247,7 @@ impl Data {
             // Excluded from allocation while its files are replaced.
             space.set(chosen.region, State::Resting);
             drop(space);
-            let made = self.remake(chosen.region, lane.uid());
+            let made = self.remake(chosen.region, stream.uid());
             space = self.space.lock();
             space.set(chosen.region, State::Free);
             if made.is_err() {
@@ -257,8 +257,8 @@ impl Data {
             made?;
         }
         let region = self.region(chosen.region);
-        region.set_header(Some(lane.uid()));
-        space.fill(lane, chosen.region);
+        region.set_header(Some(stream.uid()));
+        space.fill(stream, chosen.region);
         Ok(true)
     }
 

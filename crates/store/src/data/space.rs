@@ -1,4 +1,4 @@
-//! The state of each region, and the lanes that fill them.
+//! The state of each region, and the streams that fill them.
 //!
 //! ```text
 //! free → filling → sealed → resting → free
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A sealed region without live bytes *rests* until the data that replaced them is durable and its readers are gone.
-//! The cleaner *drains* mostly dead regions into its own lane. One free region is reserved for the cleaner.
+//! The cleaner *drains* mostly dead regions into its own stream. One free region is reserved for the cleaner.
 
 use super::region::Geometry;
 use forebay_model::{FileId, RegionId, Uid};
@@ -36,17 +36,17 @@ pub(super) enum State {
 
 /// The stream of writes that fills a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Lane {
+pub(super) enum WriteStream {
     /// Writers of a user, spread over a few regions.
     Writer(Uid, u8),
     /// The cleaner, for a user.
     Cleaner(Uid),
 }
 
-impl Lane {
+impl WriteStream {
     pub(super) fn uid(self) -> Uid {
         match self {
-            Lane::Writer(uid, _) | Lane::Cleaner(uid) => uid,
+            WriteStream::Writer(uid, _) | WriteStream::Cleaner(uid) => uid,
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) struct Chosen {
 pub(super) struct Space {
     geometry: Geometry,
     entries: Vec<Entry>,
-    lanes: HashMap<Lane, RegionId>,
+    streams: HashMap<WriteStream, RegionId>,
     /// Largest number of regions of one user, and the user who is exempt besides root.
     bound: Option<(usize, Uid)>,
 }
@@ -80,7 +80,7 @@ impl Space {
     pub(super) fn new(geometry: Geometry) -> Space {
         let entry = Entry { state: State::Free, uid: None, next_slot: 0 };
         let entries = vec![entry; geometry.regions as usize];
-        Space { geometry, entries, lanes: HashMap::new(), bound: None }
+        Space { geometry, entries, streams: HashMap::new(), bound: None }
     }
 
     /// Limits each user to the given percentage of the regions; root and `exempt` may use all.
@@ -103,14 +103,16 @@ impl Space {
         self.entries.iter().filter(|entry| entry.state != State::Free && entry.uid == Some(uid)).count()
     }
 
-    /// The lane in which a new region is opened. A user with few regions fills one after the other, so that a few bytes
+    /// The stream in which a new region is opened. A user with few regions fills one after the other, so that a few bytes
     /// in several files do not take a region each.
-    pub(super) fn lane_to_open(&self, lane: Lane) -> Lane {
-        match lane {
-            Lane::Writer(uid, 1..) if !self.is_exempt(uid) && self.held(uid) < usize::from(self.width()) => {
-                Lane::Writer(uid, 0)
+    pub(super) fn stream_to_open(&self, stream: WriteStream) -> WriteStream {
+        match stream {
+            WriteStream::Writer(uid, 1..)
+                if !self.is_exempt(uid) && self.held(uid) < usize::from(self.width()) =>
+            {
+                WriteStream::Writer(uid, 0)
             }
-            lane => lane,
+            stream => stream,
         }
     }
 
@@ -119,18 +121,18 @@ impl Space {
         (self.geometry.regions / 16).clamp(1, 4) as u8
     }
 
-    /// The lane of a user's file: always the same, so that bytes written together are stored together.
-    pub(super) fn lane(&self, uid: Uid, file: FileId) -> Lane {
-        Lane::Writer(uid, (file.0 % u64::from(self.width())) as u8)
+    /// The stream of a user's file: always the same, so that bytes written together are stored together.
+    pub(super) fn stream(&self, uid: Uid, file: FileId) -> WriteStream {
+        WriteStream::Writer(uid, (file.0 % u64::from(self.width())) as u8)
     }
 
-    pub(super) fn lanes(&self, uid: Uid) -> impl Iterator<Item = Lane> + use<> {
-        (0..self.width()).map(move |number| Lane::Writer(uid, number))
+    pub(super) fn streams(&self, uid: Uid) -> impl Iterator<Item = WriteStream> + use<> {
+        (0..self.width()).map(move |number| WriteStream::Writer(uid, number))
     }
 
-    /// The region that a lane fills.
-    pub(super) fn filling(&self, lane: Lane) -> Option<RegionId> {
-        self.lanes.get(&lane).copied()
+    /// The region that a stream fills.
+    pub(super) fn filling(&self, stream: WriteStream) -> Option<RegionId> {
+        self.streams.get(&stream).copied()
     }
 
     /// Allocates journal slots of a region: as many as requested, or the rest; `None` if none are left.
@@ -152,15 +154,15 @@ impl Space {
         entry.next_slot = entry.next_slot.max(end_slot);
     }
 
-    /// Chooses a free region for a lane: one of the same user's, or an unused one, or (stained) another user's.
-    pub(super) fn choose(&self, lane: Lane) -> Option<Chosen> {
-        let keep = if matches!(lane, Lane::Cleaner(_)) { 0 } else { RESERVE };
-        let is_bounded = matches!(lane, Lane::Writer(uid, _) if self.is_bounded(uid));
+    /// Chooses a free region for a stream: one of the same user's, or an unused one, or (stained) another user's.
+    pub(super) fn choose(&self, stream: WriteStream) -> Option<Chosen> {
+        let keep = if matches!(stream, WriteStream::Cleaner(_)) { 0 } else { RESERVE };
+        let is_bounded = matches!(stream, WriteStream::Writer(uid, _) if self.is_bounded(uid));
         if self.count(State::Free) <= keep || is_bounded {
             return None;
         }
         let free = || self.with(State::Free);
-        let own = free().find(|&id| self.uid(id) == Some(lane.uid()));
+        let own = free().find(|&id| self.uid(id) == Some(stream.uid()));
         let fresh = || free().find(|&id| self.uid(id).is_none());
         let stained = own.is_none() && fresh().is_none();
         let region = own.or_else(fresh).or_else(|| free().next())?;
@@ -168,36 +170,40 @@ impl Space {
     }
 
     /// Starts filling a free region.
-    pub(super) fn fill(&mut self, lane: Lane, region: RegionId) {
+    pub(super) fn fill(&mut self, stream: WriteStream, region: RegionId) {
         assert_eq!(self.state(region), State::Free);
         self.entries[region.0 as usize] =
-            Entry { state: State::Filling, uid: Some(lane.uid()), next_slot: 0 };
-        let before = self.lanes.insert(lane, region);
-        assert!(before.is_none(), "{lane:?} fills two regions");
+            Entry { state: State::Filling, uid: Some(stream.uid()), next_slot: 0 };
+        let before = self.streams.insert(stream, region);
+        assert!(before.is_none(), "{stream:?} fills two regions");
     }
 
     /// Stops filling.
-    pub(super) fn seal(&mut self, lane: Lane) {
-        if let Some(region) = self.lanes.remove(&lane) {
+    pub(super) fn seal(&mut self, stream: WriteStream) {
+        if let Some(region) = self.streams.remove(&stream) {
             self.set(region, State::Sealed);
         }
     }
 
     /// Stops filling the regions that `choose` picks.
-    pub(super) fn seal_where(&mut self, choose: impl Fn(Lane, RegionId) -> bool) {
-        let lanes: Vec<Lane> =
-            self.lanes.iter().filter(|&(&lane, &id)| choose(lane, id)).map(|(&lane, _)| lane).collect();
-        lanes.into_iter().for_each(|lane| self.seal(lane));
+    pub(super) fn seal_where(&mut self, choose: impl Fn(WriteStream, RegionId) -> bool) {
+        let streams: Vec<WriteStream> = self
+            .streams
+            .iter()
+            .filter(|&(&stream, &id)| choose(stream, id))
+            .map(|(&stream, _)| stream)
+            .collect();
+        streams.into_iter().for_each(|stream| self.seal(stream));
     }
 
-    /// Adopts a region that recovery found in use: it continues to be filled if the user has a vacant lane.
+    /// Adopts a region that recovery found in use: it continues to be filled if the user has a vacant stream.
     pub(super) fn adopt(&mut self, region: RegionId, uid: Uid, used_slots: u32, space_left: bool) {
         self.entries[region.0 as usize] =
             Entry { state: State::Sealed, uid: Some(uid), next_slot: used_slots };
-        let vacant = self.lanes(uid).find(|lane| !self.lanes.contains_key(lane));
-        if let Some(lane) = vacant.filter(|_| space_left && used_slots < self.geometry.slots) {
+        let vacant = self.streams(uid).find(|stream| !self.streams.contains_key(stream));
+        if let Some(stream) = vacant.filter(|_| space_left && used_slots < self.geometry.slots) {
             self.set(region, State::Filling);
-            self.lanes.insert(lane, region);
+            self.streams.insert(stream, region);
         }
     }
 

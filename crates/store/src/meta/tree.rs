@@ -272,8 +272,8 @@ fn guarded<T>(
 ) -> Result<T, Failure> {
     match quiet::run(opening, run) {
         Ok(result) => result.map_err(|cause| explain((dir, opening), doing, &cause)),
-        Err(said) => {
-            let error = Error::new(ErrorKind::BadStore, failed(dir, doing, &damaged(&said)));
+        Err(panic) => {
+            let error = Error::new(ErrorKind::BadStore, failed(dir, doing, &damaged(&panic)));
             Err(Failure { error, transient: false, refused: false })
         }
     }
@@ -299,7 +299,7 @@ fn explain((dir, opening): (&Path, Opening), doing: &str, cause: &fjall::Error) 
         }
         // A worker thread of fjall may have found the damage and panicked.
         fjall::Error::Poisoned => match opening.last_panic() {
-            Some(said) => (ErrorKind::BadStore, damaged(&said)),
+            Some(panic) => (ErrorKind::BadStore, damaged(&panic)),
             None => {
                 (transient, refused) = (true, true);
                 (ErrorKind::Io, "an earlier write failed: the server reopens it".to_owned())

@@ -1,6 +1,6 @@
 //! Leased copies of other servers' directories, and our own directories that are lent to them.
 
-use super::talk::{DirCopy, NameReply, NameRequest};
+use super::messages::{DirCopy, NameReply, NameRequest};
 use super::{Attempt, Names, Obstacle, no_file};
 use forebay_model::{Error, ErrorKind, FileId, Members, Result, ServerId};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -37,7 +37,7 @@ pub struct Question {
 
 /// How to continue after a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum AfterReply {
     /// Try again.
     GoOn,
     /// Try again after a pause.
@@ -212,7 +212,7 @@ impl Names {
         let (server, ask) = match *obstacle {
             Obstacle::Directory(dir) => (self.authority(dir), NameRequest::Copy(dir)),
             Obstacle::Intent(intent) => (intent.coordinator(), NameRequest::Verdict(intent)),
-            Obstacle::Copies(_) | Obstacle::Several | Obstacle::Busy => return None,
+            Obstacle::Copies(_) | Obstacle::SeveralShards | Obstacle::Busy => return None,
         };
         let drops = match ask {
             NameRequest::Copy(dir) => self.copies.group(dir).load(Ordering::SeqCst),
@@ -222,18 +222,18 @@ impl Names {
     }
 
     /// Handles the reply to a request.
-    pub fn hear(&self, question: Question, reply: NameReply) -> Result<Heard> {
+    pub fn take_reply(&self, question: Question, reply: NameReply) -> Result<AfterReply> {
         match (question.ask, reply) {
             (NameRequest::Copy(dir), NameReply::Copy(copy)) => self.copies.learn(dir, copy, question.drops),
             (NameRequest::Verdict(intent), NameReply::Verdict(Some(verdict))) => {
                 self.finish(intent, verdict)?;
             }
             (NameRequest::Verdict(_), NameReply::Verdict(None)) | (_, NameReply::Busy) => {
-                return Ok(Heard::Pause);
+                return Ok(AfterReply::Pause);
             }
             _ => return Err(unexpected_reply(question.server)),
         }
-        Ok(Heard::GoOn)
+        Ok(AfterReply::GoOn)
     }
 
     /// Until the result is dropped, no server gets a copy of this directory of ours.

@@ -1,7 +1,7 @@
 //! Locks of intents on entries, inodes and sealed directories. They are in memory; after a restart they are restored
 //! from the prepared parts in the store.
 
-use super::talk::{IntentId, Part};
+use super::messages::{IntentId, Part};
 use super::{Attempt, Obstacle};
 use forebay_model::{FileId, Name};
 use parking_lot::{Mutex, MutexGuard};

@@ -1,7 +1,7 @@
 //! Inodes: everything about a file except its names, size and bytes.
 
 use super::damaged;
-use super::talk::DirCopy;
+use super::messages::DirCopy;
 use crate::timeline::Timeline;
 use forebay_model::{
     Attr, FileId, FileKind, Gid, Incarnation, Layout, Name, Result, Special, Stamp, Striping, Time, Uid,

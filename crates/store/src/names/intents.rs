@@ -6,8 +6,8 @@
 
 use super::holds::Holds;
 use super::key;
+use super::messages::{IntentId, NameReply, NameRequest, Part, Prepare, Verdict, from_record, to_bytes};
 use super::parts::Refusal;
-use super::talk::{IntentId, NameReply, NameRequest, Part, Prepare, Verdict, from_record, to_bytes};
 use super::{Attempt, Inode, Names, Obstacle, Stopped, damaged};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
@@ -356,10 +356,10 @@ impl Names {
                 return Err(misdirected());
             }
             NameRequest::Verdict(intent) => NameReply::Verdict(self.verdict(*intent)?),
-            NameRequest::Settle(intent) if self.intents.is_open(*intent) => {
+            NameRequest::AwaitUnlock(intent) if self.intents.is_open(*intent) => {
                 return Err(Obstacle::Intent(*intent).into());
             }
-            NameRequest::Settle(_) => NameReply::Done,
+            NameRequest::AwaitUnlock(_) => NameReply::Done,
             NameRequest::Carry(..) => return Err(misdirected()),
             NameRequest::Revive(dir, place) => {
                 self.revive(*dir, place.as_ref())?;

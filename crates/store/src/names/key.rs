@@ -1,7 +1,7 @@
 //! Keys of the namespace, and the value of an entry.
 
 use super::damaged;
-use super::talk::IntentId;
+use super::messages::IntentId;
 use crate::meta::KeySpace;
 use forebay_model::{FileId, FileKind, Name, Result, Special};
 use serde::{Deserialize, Serialize};

@@ -112,7 +112,7 @@ impl Names {
         let _held = self.locks.hold(&[file, dir]);
         self.check_vacant(who, dir, &self.dir(dir)?, name)?;
         if !self.is_here(file) {
-            return Err(Obstacle::Several.into());
+            return Err(Obstacle::SeveralShards.into());
         }
         self.holds.file_is_free(file)?;
         let mut edit = self.edit();

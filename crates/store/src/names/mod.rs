@@ -55,6 +55,7 @@ mod key;
 mod list;
 mod locks;
 mod make;
+mod messages;
 mod parts;
 mod plan;
 mod remove;
@@ -63,7 +64,6 @@ mod rescue;
 mod share;
 mod stopped;
 mod survey;
-mod talk;
 mod task;
 mod walk;
 mod xattr;
@@ -73,17 +73,17 @@ pub use bring::Arrival;
 pub use check::{Flaw, Kind, check, check_all, repair};
 pub(crate) use check::{check_at_rest, repair_at_rest};
 pub(crate) use concern::{Concern, concern};
-pub use copies::{Heard, Leased, Question, Withdrawal};
+pub use copies::{AfterReply, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
 pub use list::{Entry, MAX_LISTED};
+pub use messages::{
+    Carried, DirCopy, InodePart, IntentId, NameReply, NameRequest, Op, Part, Prepare, Sticky, Verdict,
+};
 pub use remove::{Fate, Unlinked};
 pub use rename::Renamed;
 pub use share::Share;
 pub use stopped::{Attempt, Obstacle, Stopped};
-pub use talk::{
-    Carried, DirCopy, InodePart, IntentId, NameReply, NameRequest, Op, Part, Prepare, Sticky, Verdict,
-};
 pub use task::{Next, Task};
 pub use walk::{Found, Walked};
 pub use xattr::{MAX_XATTR, MAX_XATTRS};

@@ -2,8 +2,8 @@
 
 use super::edit::Edit;
 use super::make::check_linkable;
+use super::messages::{InodePart, Part};
 use super::remove::{Fate, lose_name, sticky};
-use super::talk::{InodePart, Part};
 use super::{Attempt, Inode, Names, Obstacle, Stopped, check_access, is_owner, no_file};
 use forebay_model::{Access, Error, FileId, FileKind, Identity, Result, Stamp};
 

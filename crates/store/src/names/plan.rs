@@ -1,9 +1,9 @@
 //! Splits an operation into the parts of the servers.
 
+use super::messages::{Carried, InodePart, NameRequest, Op, Part, Sticky};
 use super::parts::WRITES;
 use super::remove::{check_kind, is_restricted};
 use super::rename::{Moves, Place};
-use super::talk::{Carried, InodePart, NameRequest, Op, Part, Sticky};
 use super::{DirCopy, Names, Obstacle, Stopped, Target, check_access, no_entry, no_file, taken};
 use forebay_model::{Access, Error, FileId, FileKind, Identity, Name, RenameMode, Result, ServerId};
 use std::collections::HashMap;

@@ -140,7 +140,7 @@ impl Names {
                 continue;
             }
             if self.concerns_others(target) {
-                return Err(Obstacle::Several.into());
+                return Err(Obstacle::SeveralShards.into());
             }
             self.holds.file_is_free(target.file)?;
             let mut edit = self.edit();

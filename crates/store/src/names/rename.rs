@@ -66,7 +66,7 @@ impl Names {
     ) -> Attempt<Option<Unlinked>> {
         self.check_home(dir, name)?;
         if self.home(to_dir, to_name) != self.server() {
-            return Err(Obstacle::Several.into());
+            return Err(Obstacle::SeveralShards.into());
         }
         let (from, to) = (Place { dir, name }, Place { dir: to_dir, name: to_name });
         for _ in 0..MAX_TRIES {
@@ -86,7 +86,7 @@ impl Names {
             let moves = Moves::new(from, to, found, mode)?;
             let ends = [Some(moves.source), moves.target];
             if ends.into_iter().flatten().any(|target| self.concerns_others(target)) {
-                return Err(Obstacle::Several.into());
+                return Err(Obstacle::SeveralShards.into());
             }
             self.check_no_loop(&moves)?;
             // Two names of one file, or the same name twice: POSIX requires that nothing happens.

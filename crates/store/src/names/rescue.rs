@@ -3,9 +3,9 @@
 //! **Invariant**: no function of this module removes an inode or bytes; [`Names::drop_dangling`] removes a name whose
 //! inode is lost.
 
+use super::messages::{InodePart, NameRequest, Part};
 use super::plan::{Known, NoPlan, Plan, Planned};
 use super::rename::Place;
-use super::talk::{InodePart, NameRequest, Part};
 use super::{Attempt, Body, Inode, Names, Target, no_file, taken};
 use forebay_model::{FileId, FileKind, Name, Stamp};
 

@@ -1,6 +1,6 @@
 //! Why an operation did not happen: it failed, or an obstacle must be resolved first.
 
-use super::talk::IntentId;
+use super::messages::IntentId;
 use forebay_model::{Error, ErrorKind, FileId};
 
 /// The result of an operation that may have to be retried.
@@ -25,7 +25,7 @@ pub enum Obstacle {
     /// Other servers may hold copies of this directory, which is about to change: [`super::Names::withdraw`].
     Copies(FileId),
     /// It involves several servers: [`super::Names::task`].
-    Several,
+    SeveralShards,
     /// A conflicting operation is in progress: wait.
     Busy,
 }
@@ -62,7 +62,7 @@ impl std::fmt::Display for Obstacle {
                 write!(f, "server {server} has a conflicting operation in progress: try again")
             }
             Obstacle::Copies(dir) => write!(f, "other servers hold copies of directory {dir}: try again"),
-            Obstacle::Several => f.write_str("the operation involves several servers: try again"),
+            Obstacle::SeveralShards => f.write_str("the operation involves several servers: try again"),
             Obstacle::Busy => f.write_str("a conflicting operation is in progress: try again"),
         }
     }

@@ -2,9 +2,9 @@
 
 use super::copies::unexpected_reply;
 use super::intents::Claim;
+use super::messages::{Carried, IntentId, NameReply, NameRequest, Op, Part, Prepare, Verdict};
 use super::parts::Refusal;
 use super::plan::{Known, Moving, NoPlan, Outcome, Plan, Planned};
-use super::talk::{Carried, IntentId, NameReply, NameRequest, Op, Part, Prepare, Verdict};
 use super::{Inode, Names, Obstacle, Stopped};
 use forebay_model::{Error, ErrorKind, Identity, Result, ServerId, Stamp};
 use std::collections::BTreeMap;
@@ -228,7 +228,7 @@ impl Task {
                     linked = inodes.into_iter().next().map(|(_, inode)| inode).or(linked);
                 }
                 Ok(NameReply::Busy) => busy = true,
-                Ok(NameReply::Locked(other)) => locked.push((server, NameRequest::Settle(other))),
+                Ok(NameReply::Locked(other)) => locked.push((server, NameRequest::AwaitUnlock(other))),
                 Ok(NameReply::Refused(place, error)) => refusals.push((place, error)),
                 Ok(_) => failed = Some(unexpected_reply(server)),
                 Err(error) => failed = Some(error),

@@ -31,7 +31,7 @@ impl Cluster {
     ) -> Result<Option<FileId>> {
         let home = self.home(dir, name);
         let done = self.attempt(home, now, |names| match alone(names) {
-            Err(Stopped::Obstacle(Obstacle::Several)) => Ok(None),
+            Err(Stopped::Obstacle(Obstacle::SeveralShards)) => Ok(None),
             done => done.map(Some),
         })?;
         match done {

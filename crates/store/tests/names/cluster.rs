@@ -3,7 +3,7 @@
 use crate::common::open_root;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Member, Members, Result, ServerId, Stamp};
 use forebay_store::{
-    Attempt, Carried, Heard, Kv, MemoryKv, NameReply, NameRequest, Names, Next, Obstacle, Op as Deed,
+    AfterReply, Attempt, Carried, Kv, MemoryKv, NameReply, NameRequest, Names, Next, Obstacle, Op as Deed,
     Stopped, Task, Withdrawal, check_all,
 };
 use forebay_testkit::Rng;
@@ -178,7 +178,7 @@ impl Cluster {
         let reply = match &ask {
             NameRequest::Carry(who, deed) => NameReply::Carried(self.carry_out(to, who, deed, now)?),
             // It would wait for an operation that does not have its turn.
-            NameRequest::Settle(_) if self.users == Users::Turns => NameReply::Done,
+            NameRequest::AwaitUnlock(_) if self.users == Users::Turns => NameReply::Done,
             ask => self.attempt(to, now, |names| names.answer(from, ask))?,
         };
         self.event(from, to)?;
@@ -235,7 +235,7 @@ impl Cluster {
         // A server that handles requests also replies to heartbeats.
         self.node(at).leases[usize::from(question.server.0)].store(true, Ordering::SeqCst);
         let reply = self.send(at, question.server, &question.ask, now)?;
-        if names.hear(question, reply)? == Heard::Pause {
+        if names.take_reply(question, reply)? == AfterReply::Pause {
             self.pause();
         }
         Ok(())

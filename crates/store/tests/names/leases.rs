@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::common::{ROOT, name, outcome, user};
 use crate::model::{Answer, How, Op};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Name, Result, ServerId, Stamp};
-use forebay_store::{Found, Heard, NameReply, NameRequest, Obstacle, Stopped, Walked};
+use forebay_store::{AfterReply, Found, NameReply, NameRequest, Obstacle, Stopped, Walked};
 
 const NOW: Stamp = Stamp(3_000_000_000);
 
@@ -72,7 +72,7 @@ fn reply_in_flight_does_not_restore_a_dropped_copy() {
     let got = theirs.answer(other, &question.ask).expect("it is there");
     // Meanwhile the directory changes, and the server must drop a copy that it does not have yet.
     chmod(&cluster, dir, 0o700).expect("root may");
-    assert_eq!(ours.hear(question, got), Ok(Heard::GoOn));
+    assert_eq!(ours.take_reply(question, got), Ok(AfterReply::GoOn));
     assert_eq!(ours.dir(dir), Err(Stopped::Obstacle(Obstacle::Directory(dir))), "the reply was outdated");
 }
 

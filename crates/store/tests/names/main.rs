@@ -13,7 +13,7 @@ mod operations;
 mod pairs;
 mod permissions;
 mod random;
-mod several;
+mod shards;
 mod threads;
 mod walking;
 mod xattrs;

@@ -151,9 +151,9 @@ fn interleave(pair: (&str, &str), number: u64, random: &mut Rng) -> Result<bool,
     let mut got: [Option<Outcome>; 2] = [None, None];
     for _ in 0..4000 {
         let turn = random.index(2);
-        let said = actors[turn].step(&cluster);
+        let answer = actors[turn].step(&cluster);
         if got[turn].is_none() {
-            got[turn] = said;
+            got[turn] = answer;
         }
         if got.iter().all(Option::is_some) && random.one_in(4) {
             break;

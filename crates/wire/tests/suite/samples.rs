@@ -7,8 +7,8 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, BackingFile, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry,
-    Exchange, Failing, FileMap, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus,
-    KeyCall, KeyId, KeyReply, Known, Left, Loss, Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met,
+    Exchange, Failing, FileMap, FrameKind, Granted, Greeting, Held, Hello, IfExists, Introduction, JobState,
+    JobStatus, KeyCall, KeyId, KeyReply, Known, Left, Loss, Losses, Lost, MapAt, MapGrant, MapPiece, Met,
     Opening, PeerReply, PeerRequest, PeerStatus, Place, Proof, QueueGrant, RecoverySummary, RegionCounts,
     Remain, Remains, RenameMode, RepairStep, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
     Security, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, UserKey, VERSION, Vouched, Wanted,
@@ -184,7 +184,7 @@ pub(crate) fn requests() -> Vec<Request> {
 pub(crate) fn peer_requests() -> Vec<PeerRequest> {
     let file = FileId(9);
     vec![
-        PeerRequest::Meet(Meeting {
+        PeerRequest::Introduce(Introduction {
             server: ServerId(0),
             incarnation: Incarnation(7),
             joined: true,
@@ -213,7 +213,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
                 Remain::Names(3),
             ],
         },
-        PeerRequest::Bear { file, size: 1 << 33 },
+        PeerRequest::CreateBacking { file, size: 1 << 33 },
         PeerRequest::Drained { file },
         PeerRequest::Level {
             file,
@@ -249,7 +249,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Done,
         PeerReply::Names { told: vec![3] },
         PeerReply::Alive { life: 1 << 60 },
-        PeerReply::Met(Met {
+        PeerReply::Introduced(Met {
             server: ServerId(2),
             incarnation: Incarnation(9),
             joined: false,
@@ -454,7 +454,7 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Ring(Box::new(RingGrant {
             ring: 3,
             path: b"/s/m00003.ring".to_vec(),
-            doorbell: b"/s/bell".to_vec(),
+            doorbell: b"/s/doorbell".to_vec(),
             nonce: 1 << 100,
             binding: 2,
             clock: 1 << 50,
@@ -487,7 +487,7 @@ pub(crate) fn replies() -> Vec<Reply> {
         })),
         Reply::Queue(Box::new(QueueGrant {
             path: b"/s/q00001.queue".to_vec(),
-            doorbell: b"/s/desk0.bell".to_vec(),
+            doorbell: b"/s/desk0.doorbell".to_vec(),
             nonce: 1 << 99,
         })),
         Reply::FileMap(FileMap::Shared { socket: b"forebay-map-0".to_vec(), ticket: [7; 16] }),

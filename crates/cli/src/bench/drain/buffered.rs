@@ -125,7 +125,7 @@ impl Servers {
         command.arg("--key").arg(dir.join("key")).args(["--capacity", &capacity.to_string()]);
         command.args(["--backend", &ground.modelled(scenario, point)]);
         if point.servers > 1 {
-            command.args(["--servers", &point.servers.to_string()]);
+            command.args(["--shards", &point.servers.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let mut process = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;

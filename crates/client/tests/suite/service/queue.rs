@@ -105,6 +105,39 @@ fn close_without_waiting_takes_effect() {
     }
 }
 
+/// A small file is created with its ring in one message, and opened with ring and extents in one: with the close two
+/// requests for a file that is written, and three for one that is read, because its path is walked.
+#[test]
+fn small_files_are_opened_with_their_rings() {
+    const FILES: u64 = 40;
+    /// Slabs, walks of directories, the status itself.
+    const OTHERS: u64 = 12;
+    let world = World::new(32);
+    let (writer, reader) =
+        [(), ()].map(|()| blocking::Client::connect(world.client_config(By::Unix)).unwrap()).into();
+    let write = |name: String| {
+        let file = writer.open(&name, OpenOptions::CREATE_NEW).unwrap();
+        file.pwrite(0, name.as_bytes()).unwrap();
+        file.close().unwrap();
+    };
+    let read = |name: String| {
+        let (file, mut found) = (reader.open(&name, OpenOptions::READ).unwrap(), [0; 100]);
+        let len = file.pread(0, &mut found).unwrap();
+        assert_eq!(&found[..len], name.as_bytes());
+        file.close().unwrap();
+    };
+    let requests = || writer.status().unwrap().jobs.iter().map(|job| job.requests).sum::<u64>();
+    for (step, most) in [(&write as &dyn Fn(String), 2), (&read, 3)] {
+        wait_for_queue(&writer);
+        wait_for_queue(&reader);
+        (0..10).for_each(|number| step(format!("/early{number}")));
+        let before = requests();
+        (0..FILES).for_each(|number| step(format!("/file{number}")));
+        let needed = requests() - before;
+        assert!(needed <= most * FILES + OTHERS, "{needed} requests for {FILES} files");
+    }
+}
+
 /// Files that are written and closed one after the other reuse the rings of earlier files. There are a few rings,
 /// because space is requested ahead. This holds across restarts too, and each file has the bytes that were written to
 /// it.

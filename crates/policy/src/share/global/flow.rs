@@ -137,13 +137,15 @@ impl Flow {
                 }
                 while let Some(&(other, back)) = self.back[server].get(next_back[server]) {
                     let flow = self.edges[other][back].1;
-                    if jobs[other] == servers[server] + 1 && flow > self.dust {
-                        let got = self.push(other, amount.min(flow), jobs, servers, next, next_back);
-                        if got > 0.0 {
-                            self.edges[other][back].1 -= got;
-                            self.edges[job][edge].1 += got;
-                            return got;
-                        }
+                    let leads_on = jobs[other] == servers[server] + 1 && flow > self.dust;
+                    let got = match leads_on {
+                        true => self.push(other, amount.min(flow), jobs, servers, next, next_back),
+                        false => 0.0,
+                    };
+                    if got > 0.0 {
+                        self.edges[other][back].1 -= got;
+                        self.edges[job][edge].1 += got;
+                        return got;
                     }
                     next_back[server] += 1;
                 }

@@ -8,7 +8,7 @@ use forebay_model::{
     SetTime, Span, Special, Stamp, Time, Uid,
 };
 use forebay_wire::{
-    At, DrainCall, Exchange, IfExists, KeyCall, KeyId, Known, Meeting, PeerRequest, Place, Remain,
+    At, DrainCall, Exchange, IfExists, Introduction, KeyCall, KeyId, Known, PeerRequest, Place, Remain,
     RenameMode, RepairStep, Request, XattrMode,
 };
 
@@ -249,16 +249,16 @@ fn place() -> Place {
     Place { path: vec![name("taken")], serial: 1 }
 }
 
-fn meeting() -> Meeting {
+fn meeting() -> Introduction {
     let member =
         |server| Member { server: ServerId(server), address: format!("tcp:h:{server}"), socket: None };
     let members = Members::new(1, vec![member(0), member(1)]).expect("two servers");
-    Meeting { server: ServerId(1), incarnation: Incarnation(1), joined: true, members }
+    Introduction { server: ServerId(1), incarnation: Incarnation(1), joined: true, members }
 }
 
 rules! { PeerRequest, peer_kind, peer_requests;
     // Root may act as a server; this server is not part of the cluster.
-    Meet: May::Service, _ => vec![PeerRequest::Meet(meeting())];
+    Introduce: May::Service, _ => vec![PeerRequest::Introduce(meeting())];
     Beat: May::Servers, _ => vec![PeerRequest::Beat];
     Keys: May::Servers, _ => vec![PeerRequest::Keys { keys: Vec::new() }];
     Names: May::Servers, _ => vec![PeerRequest::Names { ask: vec![0; 9] }];
@@ -287,7 +287,7 @@ rules! { PeerRequest, peer_kind, peer_requests;
     }];
     Backing: May::Servers, s => vec![PeerRequest::Backing { file: s.file }];
     Remains: May::Servers, s => vec![PeerRequest::Remains { of: vec![Remain::Inode(s.file)] }];
-    Bear: May::Servers, s => vec![PeerRequest::Bear { file: s.file, size: 1 }];
+    CreateBacking: May::Servers, s => vec![PeerRequest::CreateBacking { file: s.file, size: 1 }];
     Drained: May::Servers, s => vec![PeerRequest::Drained { file: s.file }];
     Level: May::Servers, s => vec![PeerRequest::Level {
         file: s.file,

@@ -111,8 +111,8 @@ impl Data {
             return Ok(None);
         }
         self.grant_by(uid, ring, keep, |file| {
-            let lane = self.space.lock().lane(uid, file);
-            Ok(self.grant(lane, wanted(len)))
+            let stream = self.space.lock().stream(uid, file);
+            Ok(self.grant(stream, wanted(len)))
         })
     }
 

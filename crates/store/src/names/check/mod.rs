@@ -8,7 +8,7 @@ pub use mend::repair;
 pub(crate) use mend::repair_at_rest;
 
 use super::key::Target;
-use super::talk::IntentId;
+use super::messages::IntentId;
 use super::{Extent, Names, Share};
 use crate::data::{Journals, Rest};
 use crate::meta::Kv;

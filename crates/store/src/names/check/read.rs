@@ -5,7 +5,7 @@ use crate::meta::Kv;
 use crate::names::ids::Mark;
 use crate::names::intents::{Noted, decode_decision};
 use crate::names::key::{self, Target};
-use crate::names::talk::IntentId;
+use crate::names::messages::IntentId;
 use crate::names::{Body, Inode, Share};
 use forebay_model::{FileId, Result};
 use std::ops::ControlFlow;

@@ -33,7 +33,7 @@ impl Data {
     /// Records that the back end holds a span after a direct write, and that the file reaches at least to its end. From
     /// then on it is read from the back end, also after a restart of the server. Returns false without a change if the
     /// span was written meanwhile: the order of the two writes is unknown.
-    pub fn past(&self, id: FileId, span: Span) -> Result<bool> {
+    pub fn record_direct(&self, id: FileId, span: Span) -> Result<bool> {
         if span.end > MAX_FILE {
             return Err(Error::from(ErrorKind::TooLarge));
         }

@@ -4,7 +4,7 @@ use crate::support::{World, pattern};
 
 #[test]
 fn files_of_the_back_end_appear_and_are_changed() {
-    for more in [&[][..], &["--servers", "3"]] {
+    for more in [&[][..], &["--shards", "3"]] {
         appears_and_is_changed(&[&["--backend", "dir:backing"], more].concat());
     }
 }
@@ -98,7 +98,7 @@ fn written_files_are_drained_and_reported() {
 /// what is read, except for files that were not staged.
 #[test]
 fn staged_files_are_read_from_the_read_cache() {
-    for more in [&[][..], &["--servers", "3"]] {
+    for more in [&[][..], &["--shards", "3"]] {
         let mut world = World::empty();
         let (old, new) = (pattern(700_001, 1), pattern(700_001, 2));
         let files = ["in/a", "in/deep/b", "other"].map(|name| world.write(&format!("backing/{name}"), &old));

@@ -63,7 +63,7 @@ pub enum NameRequest {
     Verdict(IntentId),
     /// Reply when an intent holds no locks on the receiver any more. Sent only by servers that hold no locks
     /// themselves.
-    Settle(IntentId),
+    AwaitUnlock(IntentId),
     /// Carry out an operation as its coordinator: for [`super::Names::task`], not for [`super::Names::answer`].
     Carry(Identity, Op),
     /// Recreate a directory of the receiver whose inode was lost, with its remaining parent and name.
