@@ -381,6 +381,10 @@ fn another_user() {
 
 /// Runs a test of this program as Bob, with the socket in the environment.
 fn as_bob(world: &World, test: &str) {
+    as_bob_at(world, &world.socket(), test);
+}
+
+fn as_bob_at(world: &World, socket: &Path, test: &str) {
     let dir = world.config.store.parent().unwrap();
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     // The other user may be unable to read the build directory.
@@ -388,7 +392,7 @@ fn as_bob(world: &World, test: &str) {
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let child = Command::new(&program)
         .args(["--exact", test])
-        .env("FOREBAY_TEST_SOCKET", world.socket())
+        .env("FOREBAY_TEST_SOCKET", socket)
         .uid(BOB)
         .gid(BOB)
         .current_dir("/")
@@ -432,4 +436,22 @@ fn owner_only_service_refuses_other_users_by_credential() {
     std::fs::set_permissions(world.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
     as_bob(&world, "people::refused_stranger");
     assert!(world.control().call(Request::StatFs).is_ok(), "the owner is accepted");
+}
+
+#[test]
+fn socket_for_programs_admits_other_users_as_themselves_only() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::with(|config| {
+        config.owner_only = true;
+        config.programs_socket = Some(config.store.with_extension("programs"));
+    });
+    let socket = world.config.programs_socket.clone().unwrap();
+    world.control().acting(ALICE).create(ROOT, "hers", 0o600);
+    as_bob_at(&world, &socket, "people::another_user");
+    as_bob(&world, "people::refused_stranger");
+    world.control().call(Request::Unlink { dir: ROOT, name: name("his") }).unwrap();
+    world.restart();
+    as_bob_at(&world, &socket, "people::another_user");
 }
