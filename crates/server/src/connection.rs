@@ -47,7 +47,7 @@ fn answer_room(service: &Service, uid: Uid) -> AnswerRoom {
 
 /// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
 pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
-    let local = matches!(vouch, Vouch::Kernel(_));
+    let local = !matches!(vouch, Vouch::Key(_));
     let times = service.config.times;
     let mut stopping = service.life.stopping();
     let deadline = Instant::now() + times.handshake;
@@ -158,7 +158,9 @@ fn enter<'a>(
     peer: AuthenticatedPeer,
     frame_reader: &FrameReader,
 ) -> Result<Entered<'a>> {
-    service.privileges.admit(&peer.identity)?;
+    if !peer.is_of_run {
+        service.privileges.admit(&peer.identity)?;
+    }
     service.check_roster(&peer.hello)?;
     let share = service.users.connections.take(peer.identity.uid)?;
     let place = service.connections.try_acquire().map_err(|_| {
