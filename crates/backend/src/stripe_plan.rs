@@ -1,6 +1,6 @@
 //! The layout of a striped file: which directory holds which of its bytes.
 
-use crate::dir::born;
+use crate::dir::birth;
 use forebay_model::Name;
 use rustix::fs::Statx;
 use std::collections::BTreeSet;
@@ -23,32 +23,32 @@ pub(crate) struct Plan {
 pub(crate) struct Id {
     pub(crate) inode: u64,
     /// When it was created, in nanoseconds; missing in layouts of earlier versions and where it is unknown.
-    born: Option<u64>,
+    birth: Option<u64>,
 }
 
 impl Id {
     pub(crate) fn of(head: &Statx) -> Id {
-        Id { inode: head.stx_ino, born: born(head) }
+        Id { inode: head.stx_ino, birth: birth(head) }
     }
 
     fn parse(word: &str) -> Option<Id> {
-        let (inode, born) = match word.split_once('.') {
-            Some((inode, born)) => (inode, Some(born.parse().ok()?)),
+        let (inode, birth) = match word.split_once('.') {
+            Some((inode, birth)) => (inode, Some(birth.parse().ok()?)),
             None => (word, None),
         };
-        Some(Id { inode: inode.parse().ok()?, born })
+        Some(Id { inode: inode.parse().ok()?, birth })
     }
 
     pub(crate) fn text(self) -> String {
-        match self.born {
-            Some(born) => format!("{}.{born}", self.inode),
+        match self.birth {
+            Some(birth) => format!("{}.{birth}", self.inode),
             None => self.inode.to_string(),
         }
     }
 
     /// Whether the layout of this file belongs to this head.
     pub(crate) fn is_of(self, head: &Statx) -> bool {
-        self == Id::of(head) || self == Id { inode: head.stx_ino, born: None }
+        self == Id::of(head) || self == Id { inode: head.stx_ino, birth: None }
     }
 }
 
@@ -136,7 +136,7 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const FIVE: Id = Id { inode: 5, born: Some(17) };
+    const FIVE: Id = Id { inode: 5, birth: Some(17) };
 
     #[test]
     fn every_byte_has_one_location_and_lengths_add_up() {
@@ -158,7 +158,7 @@ mod tests {
         let chosen = Plan { id: FIVE, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
         assert_eq!(chosen.text(), "5.17 3 4 7,0,3");
         assert_eq!(Plan::parse(b"5.17 3 4 7,0,3", 8), Some(chosen.clone()));
-        let earlier = Plan { id: Id { inode: 5, born: None }, ..chosen.clone() };
+        let earlier = Plan { id: Id { inode: 5, birth: None }, ..chosen.clone() };
         assert_eq!(
             (earlier.text().as_str(), Plan::parse(b"5 3 4 7,0,3", 8)),
             ("5 3 4 7,0,3", Some(earlier.clone()))

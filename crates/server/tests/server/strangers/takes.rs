@@ -88,12 +88,14 @@ pub(super) fn takes(request: &Request) -> &'static [Bound] {
         | Request::GetLayout { .. }
         | Request::SetLayout { .. }
         | Request::StatFs
+        | Request::LocalPipe { .. }
         | Request::History { .. }
         | Request::ReadDir { .. }
         | Request::Drain(DrainCall::Begin { .. } | DrainCall::Fetch { .. }) => NAMES,
-        Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => {
-            &[Opens, Turns, Working, Places, Answers]
-        }
+        Request::Open { .. }
+        | Request::Create { .. }
+        | Request::Reopen { .. }
+        | Request::KeepPages { .. } => &[Opens, Turns, Working, Places, Answers],
         Request::Sync { .. } | Request::SyncAll | Request::Seek { .. } => &[Syncs, Turns, Working, Answers],
         Request::Write { .. } => &[Space, Turns, Working, Answers],
         Request::Read { .. } => &[Turns, Working, Answers],
