@@ -121,10 +121,17 @@ impl BackingLayer {
         backing_file.path.push(name.clone());
         let path = &backing_file.path;
         let at = Slot { path, dir: within.serial };
+        let is_dir = backing_file.kind == FileKind::Directory;
+        let _creation = is_dir.then(|| backing.lock_creation(file));
+        if is_dir && backing.record(file)?.is_some() {
+            // It was created for a file in it.
+            backing.set_mark(file)?;
+            return Ok(backing_file);
+        }
         self.remove_incomplete_file(backing, file, inode)?;
         match backing.ask(|backend| backend.find_at(at))? {
             None => {}
-            Some(found) if found.kind == FileKind::Directory && backing_file.kind == FileKind::Directory => {
+            Some(found) if found.kind == FileKind::Directory && is_dir => {
                 let found = self.merge_or_complete(backing, (file, inode), at, found)?;
                 backing.set_mark(file)?;
                 self.put_place(backing, file, (dir, name), &found)?;
@@ -133,6 +140,7 @@ impl BackingLayer {
             Some(_) => return Err(taken_in_backing(path)),
         }
         backing.set_mark(file)?;
+        let _filling = backing.lock_filling(dir);
         if dir != FileId::ROOT {
             backing.set_mark(dir)?;
             dirs.push(dir);
@@ -228,6 +236,10 @@ impl BackingLayer {
         let Within { mut path, serial } = self.backing_dirs(backing, above, marked)?;
         path.push(name.clone());
         let at = Slot { path: &path, dir: serial };
+        let _creation = backing.lock_creation(dir);
+        if backing.record(dir)?.is_some() {
+            return Ok(Within { serial: backing.serial_of_dir(dir)?, path });
+        }
         let found = match backing.ask(|backend| backend.find_at(at))? {
             Some(found) if found.kind != FileKind::Directory => return Err(taken_in_backing(&path)),
             // Possibly created by an earlier attempt of this server that reported failure. Its attributes are set
@@ -239,6 +251,7 @@ impl BackingLayer {
                 found
             }
             None => {
+                let _filling = backing.lock_filling(above);
                 let made = [Some(dir), (above != FileId::ROOT).then_some(above)];
                 for one in made.into_iter().flatten() {
                     backing.set_mark(one)?;

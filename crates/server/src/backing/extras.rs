@@ -57,6 +57,7 @@ impl BackingLayer {
                 if other == it.path {
                     continue;
                 }
+                let _filling = backing.lock_filling(dir);
                 // It may have been linked before a crash: then the directory's time still has to be set.
                 if dir != FileId::ROOT {
                     backing.set_mark(dir)?;

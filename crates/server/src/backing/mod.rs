@@ -69,6 +69,8 @@ pub(crate) const FRESH: Duration = Duration::from_secs(1);
 /// Most files whose last refresh is remembered.
 const MOST_SEEN: usize = 1 << 16;
 const SIZE_LOCKS: usize = 64;
+/// Locks of directories, by number.
+const DIR_LOCKS: usize = 64;
 
 /// The back end, and what is known of it.
 pub(crate) struct Backing {
@@ -78,6 +80,8 @@ pub(crate) struct Backing {
     /// Held while the attributes of the root directory and of the back end's root are synchronized.
     root: Mutex<()>,
     size_locks: Vec<Mutex<()>>,
+    creation_locks: Vec<Mutex<()>>,
+    filling_locks: Vec<RwLock<()>>,
     seen: Mutex<HashMap<FileId, Instant>>,
     leased_dirs: LeasedDirs,
     writeback_marks: WritebackMarks,
@@ -119,6 +123,8 @@ impl Backing {
             tree: RwLock::default(),
             root: Mutex::default(),
             size_locks: (0..SIZE_LOCKS).map(|_| Mutex::default()).collect(),
+            creation_locks: (0..DIR_LOCKS).map(|_| Mutex::default()).collect(),
+            filling_locks: (0..DIR_LOCKS).map(|_| RwLock::default()).collect(),
             seen: Mutex::default(),
             leased_dirs: LeasedDirs::default(),
             waiting: Semaphore::new(places),
@@ -257,6 +263,29 @@ impl Backing {
     /// No other thread truncates this file in the back end while this is held.
     fn lock_size(&self, file: FileId) -> MutexGuard<'_, ()> {
         self.size_locks[(file.0 % SIZE_LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No other thread creates this directory in the back end while this is held. A file in it and the directory itself
+    /// may be drained at the same time. Locked before a filling lock, for one directory at a time.
+    fn lock_creation(&self, dir: FileId) -> MutexGuard<'_, ()> {
+        let locks = &self.creation_locks;
+        locks[(dir.0 % DIR_LOCKS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attributes of this directory are not restored while this is held: from its writeback mark until a change in
+    /// it is done. Locked after all others, for one directory at a time.
+    fn lock_filling(&self, dir: FileId) -> RwLockReadGuard<'_, ()> {
+        self.filling_lock(dir).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing changes in this directory while this is held: from the restoration of its attributes until its writeback
+    /// mark has ended.
+    fn lock_finishing(&self, dir: FileId) -> RwLockWriteGuard<'_, ()> {
+        self.filling_lock(dir).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filling_lock(&self, dir: FileId) -> &RwLock<()> {
+        &self.filling_locks[(dir.0 % DIR_LOCKS as u64) as usize]
     }
 
     /// Whether a file was refreshed a moment ago; marks it as refreshed.

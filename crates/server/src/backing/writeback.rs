@@ -149,7 +149,6 @@ impl BackingLayer {
         }
         self.writers.sync_direct_until_done(file)?;
         let mut finalize = |inode: Option<&Inode>| {
-            let _tree = backing.lock_tree();
             let record = backing.record(file)?;
             let (Some(inode), Some(record), Some(path)) = (inode, record, backing.path(file)?) else {
                 inode.map_or(Ok(()), |inode| self.remove_incomplete_file(backing, file, inode))?;
@@ -192,6 +191,9 @@ impl BackingLayer {
         };
         let mut ended = None;
         let held = self.store.names().hold(file, |inode| {
+            let _tree = backing.lock_tree();
+            let is_dir = inode.is_some_and(|inode| inode.kind() == FileKind::Directory);
+            let _finishing = is_dir.then(|| (backing.lock_creation(file), backing.lock_finishing(file)));
             finalize(inode)?;
             // While the file is locked: the next worker must not take this mark for one that lasts.
             if end != End::Attrs {

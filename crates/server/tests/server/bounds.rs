@@ -255,7 +255,7 @@ impl Stall {
         self.opened.notify_all();
     }
 
-    fn pass(&self) {
+    pub(crate) fn pass(&self) {
         let mut left = self.left.lock().unwrap();
         if *left == 0 || *left == usize::MAX {
             return;

@@ -1,17 +1,18 @@
 //! Back-end changes that are half done, that take effect although they report an error, or that race with another
 //! process: acknowledged data stays, and removed files do not come back.
 
-use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path, until};
+use crate::bounds::Stall;
+use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path, report, until};
 use crate::raw::{ALICE, Raw, World, name, refused};
 use forebay_backend::{Backend, Dir, Fault, Faulty, Memory};
-use forebay_model::{Access, Change, ErrorKind, Gid, Uid};
+use forebay_model::{Access, Change, ErrorKind, Gid, SetTime, Time, Uid};
 use forebay_server::Draining;
-use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use forebay_wire::{At, DrainCall, RenameMode, Reply, Request, Token};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OWNER: (Uid, Gid) = (Uid(0), Gid(0));
 /// Gives a concurrent call time to run; no result depends on the length.
@@ -70,6 +71,45 @@ fn lookup_during_a_replacing_rename_removes_nothing() {
     });
     let token = open(&mut control, "a");
     assert_eq!(read(&world, token), b"new");
+}
+
+#[test]
+fn directory_keeps_its_time_when_a_file_is_created_while_it_is_finalized() {
+    const LONG_AGO: Time = Time { secs: 1_000_000_000, nanos: 0 };
+    let dir = tempfile::tempdir().unwrap();
+    let stall = Arc::new(Stall::default());
+    let passing = stall.clone();
+    let backend = Faulty::new(Dir::open(dir.path()).unwrap(), move |call| {
+        if call == "create" {
+            passing.pass();
+        }
+        None
+    });
+    let world = before(Arc::new(backend), Draining::default());
+    let mut control = world.control();
+    let made = control.make_dir(ROOT, "d", 0o755);
+    drained(&mut control);
+    let token = create(&mut control, made, "f");
+    world.data().write(token, At::Offset(0), b"bytes").unwrap();
+    control.call(Request::Close { token }).unwrap();
+    let change = Change { mtime: Some(SetTime::To(LONG_AGO)), ..Change::default() };
+    control.call(Request::SetAttr { file: made, change }).unwrap();
+    stall.close(1);
+    let begun = report(&mut control, DrainCall::Begin { file: None, order: None, last: false });
+    stall.wait_for(1);
+    // The file is about to be created; the directory's attributes are restored meanwhile, or have to wait.
+    let mtime = || fs::metadata(dir.path().join("d")).unwrap().mtime();
+    let begin = Instant::now();
+    while mtime() != LONG_AGO.secs && begin.elapsed() < A_WHILE {
+        std::thread::yield_now();
+    }
+    stall.open();
+    let ticket = begun.ticket.unwrap().id;
+    until("everything is drained", || {
+        report(&mut control, DrainCall::Look { ticket: Some(ticket) }).ticket.unwrap().done
+    });
+    assert_eq!(fs::read(dir.path().join("d/f")).unwrap(), b"bytes");
+    assert_eq!(mtime(), LONG_AGO.secs);
 }
 
 #[test]

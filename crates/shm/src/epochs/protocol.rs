@@ -54,7 +54,7 @@ impl<S: Words + Stamps> Side for S {}
 
 /// The last stamps that a thread has set itself, of a few words of any number of servers.
 ///
-/// **Invariant**: from `before` to `last`, no other process stamped the word.
+/// **Invariant**: from `before` to `last`, no other thread stamped the word.
 pub(super) struct OwnChanges {
     words: [OwnWord; OWN_WORDS],
     /// The next place to be reused.
