@@ -21,6 +21,7 @@ mod lustre;
 mod memory;
 mod model;
 mod s3;
+mod stripe_plan;
 mod stripes;
 
 pub use dir::Dir;

@@ -11,11 +11,12 @@
 //! nanoseconds: a file that gets the inode number of a removed one is not taken for it. Objects are found through
 //! the descriptor of `.objects`, which another user may rename.
 
-use crate::dir::{Dir, DirObject, birth, look, version};
+use crate::dir::{Dir, DirObject, look, version};
+use crate::stripe_plan::{Id, Plan, Start};
 use crate::{Backend, Creation, Found, Layout, Object, Path, Seen, Slot, Target, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid, list};
 use parking_lot::Mutex;
-use rustix::fs::{Statx, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
+use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
@@ -38,117 +39,6 @@ pub struct Stripes {
     objects: Arc<Vec<Dir>>,
     /// Held while a file grows, so that two writers cannot both extend it from an old length.
     growing: Arc<Mutex<()>>,
-}
-
-/// Layout of one file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Plan {
-    id: Id,
-    count: u32,
-    size: u64,
-    start: Start,
-}
-
-/// Which file a layout belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Id {
-    inode: u64,
-    /// When it was created, in nanoseconds; missing in layouts of earlier versions and where it is unknown.
-    birth: Option<u64>,
-}
-
-impl Id {
-    fn of(head: &Statx) -> Id {
-        Id { inode: head.stx_ino, birth: birth(head) }
-    }
-
-    fn parse(word: &str) -> Option<Id> {
-        let (inode, birth) = match word.split_once('.') {
-            Some((inode, birth)) => (inode, Some(birth.parse().ok()?)),
-            None => (word, None),
-        };
-        Some(Id { inode: inode.parse().ok()?, birth })
-    }
-
-    fn text(self) -> String {
-        match self.birth {
-            Some(birth) => format!("{}.{birth}", self.inode),
-            None => self.inode.to_string(),
-        }
-    }
-
-    /// Whether the layout of this file belongs to this head.
-    fn is_of(self, head: &Statx) -> bool {
-        self == Id::of(head) || self == Id { inode: head.stx_ino, birth: None }
-    }
-}
-
-/// Directories of a file's parts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Start {
-    /// Consecutive ones, from this one on.
-    Turn(u32),
-    /// These.
-    On(Arc<[u32]>),
-}
-
-impl Start {
-    fn parse(word: &str, count: u32) -> Option<Start> {
-        if !word.contains(',') {
-            return word.parse().ok().map(Start::Turn);
-        }
-        let list = word.split(',').map(|number| number.parse().ok()).collect::<Option<Arc<[u32]>>>()?;
-        (list.len() == count as usize).then_some(Start::On(list))
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Start::Turn(first) => first.to_string(),
-            Start::On(list) => list.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
-        }
-    }
-}
-
-impl Plan {
-    fn parse(text: &[u8]) -> Option<Plan> {
-        let mut words = std::str::from_utf8(text).ok()?.split(' ');
-        let (id, count) = (Id::parse(words.next()?)?, words.next()?.parse().ok()?);
-        let size = words.next()?.parse().ok()?;
-        let plan = Plan { id, count, size, start: Start::parse(words.next()?, count)? };
-        (words.next().is_none() && plan.count > 0 && plan.size > 0).then_some(plan)
-    }
-
-    fn text(&self) -> String {
-        format!("{} {} {} {}", self.id.text(), self.count, self.size, self.start.text())
-    }
-
-    fn object(&self) -> [Name; 1] {
-        [Name::new(self.id.text().as_bytes()).expect("a name")]
-    }
-
-    /// The number of the directory that holds a part, out of `dirs`.
-    fn dir(&self, part: u32, dirs: usize) -> usize {
-        let number = match &self.start {
-            Start::Turn(first) => u64::from(*first) + u64::from(part),
-            Start::On(list) => u64::from(list[part as usize]),
-        };
-        (number % dirs as u64) as usize
-    }
-
-    /// Location of a byte: the part, the offset in its object, and the number of bytes that follow there.
-    fn place(&self, offset: u64) -> (u32, u64, u64) {
-        let stripe = offset / self.size;
-        let within = offset % self.size;
-        let part = (stripe % u64::from(self.count)) as u32;
-        (part, stripe / u64::from(self.count) * self.size + within, self.size - within)
-    }
-
-    /// Length of a part's object when the file has the given size.
-    fn length(&self, part: u32, size: u64) -> u64 {
-        let round = self.size * u64::from(self.count);
-        let (whole, rest) = (size / round, size % round);
-        whole * self.size + rest.saturating_sub(u64::from(part) * self.size).min(self.size)
-    }
 }
 
 impl Stripes {
@@ -192,11 +82,13 @@ impl Stripes {
         };
         let mut text = vec![0; LONGEST];
         let len = fgetxattr(head, ATTRIBUTE, text.as_mut_slice()).unwrap_or(0);
-        let plan = Plan::parse(&text[..len])
+        let plan = Plan::parse(&text[..len], self.dirs.len())
             .ok_or_else(|| wrong("has no layout: it is not a file of a stripe set"))?;
         let stat = look(head).map_err(|errno| unusable(path, errno))?;
-        // The owner of a head can write any layout, and must not reach the data of other users through it.
-        match stat.stx_uid == rustix::process::geteuid().as_raw() || plan.id.is_of(&stat) {
+        // The owner of a head can write any layout, and must not reach the data of other users through it; root may have
+        // got the head from another user. All heads of a service of one user are that user's own.
+        let me = rustix::process::geteuid();
+        match !me.is_root() && stat.stx_uid == me.as_raw() || plan.id.is_of(&stat) {
             true => Ok(plan),
             false => Err(wrong("has the layout of another file: its layout attribute was changed")),
         }
@@ -214,6 +106,16 @@ impl Stripes {
         let made = || {
             let plan = plan(Id::of(&stat));
             let plan = Plan { size: plan.size.max(1), ..plan };
+            if !plan.fits(self.dirs.len()) {
+                let text = format!(
+                    "cannot stripe {}: {} parts of {} bytes do not fit {} directories, one part each",
+                    shown(file),
+                    plan.count,
+                    plan.size,
+                    self.dirs.len()
+                );
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
             let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
             for part in 0..plan.count {
                 let dir = self.part(&plan, part);
@@ -533,8 +435,6 @@ fn unusable(file: Path<'_>, errno: Errno) -> Error {
 mod tests {
     use super::*;
 
-    const FIVE: Id = Id { inode: 5, birth: Some(17) };
-
     /// Contents cached before an interrupted truncation never match the file's version.
     #[test]
     fn interrupted_truncation_changes_the_file_version() {
@@ -564,46 +464,39 @@ mod tests {
         assert_eq!(object.version().unwrap().size, 2);
     }
 
+    /// The owner of a head may write any layout there: it costs no memory, and leads to no other file.
     #[test]
-    fn every_byte_has_one_location_and_lengths_add_up() {
-        for (count, size) in [(1, 7), (3, 4), (4, 1)] {
-            let plan = Plan { id: FIVE, count, size, start: Start::Turn(2) };
-            assert_eq!(Plan::parse(plan.text().as_bytes()), Some(plan.clone()));
-            for length in 0..60 {
-                let mut lengths = vec![0; count as usize];
-                for offset in 0..length {
-                    let (part, at, follow) = plan.place(offset);
-                    assert_eq!(lengths[part as usize], at, "bytes of an object come one after the other");
-                    assert_eq!(follow, size - offset % size);
-                    lengths[part as usize] += 1;
-                }
-                let computed: Vec<u64> = (0..count).map(|part| plan.length(part, length)).collect();
-                assert_eq!(computed, lengths, "{count} × {size}, {length} bytes");
-            }
+    fn written_layouts_are_bounded_and_lead_to_no_other_file() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let stripes = Stripes::open(dirs.iter().map(|dir| dir.path().to_str().unwrap())).unwrap();
+        let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
+        let creation = Creation { owner: me, mode: 0o600, stripes: Some((2, 4)) };
+        let path = |name: &str| [Name::new(name).unwrap()];
+        for name in ["secret", "mine"] {
+            stripes.create(&path(name), &creation).unwrap().write_at(0, &[b"0123456789"]).unwrap();
         }
-        let chosen = Plan { id: FIVE, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
-        assert_eq!(chosen.text(), "5.17 3 4 7,0,3");
-        assert_eq!(Plan::parse(b"5.17 3 4 7,0,3"), Some(chosen.clone()));
-        let earlier = Plan { id: Id { inode: 5, birth: None }, ..chosen.clone() };
-        assert_eq!(
-            (earlier.text().as_str(), Plan::parse(b"5 3 4 7,0,3")),
-            ("5 3 4 7,0,3", Some(earlier.clone()))
-        );
-        assert_eq!((0..3).map(|part| chosen.dir(part, 8)).collect::<Vec<_>>(), [7, 0, 3]);
-        for bad in [
-            "",
-            "1. 1 4 0",
-            "1.x 1 4 0",
-            "1 2 3",
-            "1 2 3 4,",
-            "1 2 3 4,x",
-            "1 3 3 4,5",
-            "1 0 3 4",
-            "1 2 0 4",
-            "1 2 3 4 5",
-            "x 2 3 4",
-        ] {
-            assert_eq!(Plan::parse(bad.as_bytes()), None, "{bad}");
+        let head = |name: &str| File::options().write(true).open(dirs[0].path().join(name)).unwrap();
+        let mut theirs = vec![0; LONGEST];
+        let len = fgetxattr(&head("secret"), ATTRIBUTE, theirs.as_mut_slice()).unwrap();
+        theirs.truncate(len);
+        let own = Id::of(&look(&head("mine")).unwrap()).text();
+        let huge = format!("{own} 4294967295 1 0");
+        let wraps = format!("{own} 2 9223372036854775808 0");
+        let mut forged = vec![huge.as_bytes(), wraps.as_bytes()];
+        // Root alone serves the files of several users.
+        if rustix::process::geteuid().is_root() {
+            forged.push(&theirs);
         }
+        for layout in forged {
+            fsetxattr(head("mine"), ATTRIBUTE, layout, XattrFlags::empty()).unwrap();
+            let file = path("mine");
+            assert_eq!(stripes.open(&file).err().expect("refused").kind(), ErrorKind::Io);
+            assert_eq!(stripes.layout(&file).unwrap_err().kind(), ErrorKind::Io);
+            assert_eq!(stripes.truncate(&file, 1).unwrap_err().kind(), ErrorKind::Io);
+        }
+        assert!(stripes.unlink(&path("mine")).unwrap());
+        let mut bytes = [0; 10];
+        assert_eq!(stripes.open(&path("secret")).unwrap().read_at(0, &mut bytes).unwrap(), 10);
+        assert_eq!(&bytes, b"0123456789", "the objects of the other file are still there");
     }
 }

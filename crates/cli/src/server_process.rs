@@ -23,6 +23,8 @@ const GLANCE: Duration = Duration::from_millis(10);
 pub(crate) struct ServerProcess {
     dir: PathBuf,
     socket: PathBuf,
+    /// A socket that admits other users.
+    programs_socket: Option<PathBuf>,
     capacity: Option<Bytes>,
     policy: Option<String>,
     /// The directory of the back end, if there is one.
@@ -33,7 +35,8 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     pub(crate) fn new(dir: &Path, capacity: Option<Bytes>) -> ServerProcess {
         let (dir, socket) = (dir.to_owned(), dir.join("sock"));
-        ServerProcess { dir, socket, capacity, policy: None, backing: None, server: None }
+        let (programs_socket, policy, backing) = (None, None, None);
+        ServerProcess { dir, socket, programs_socket, capacity, policy, backing, server: None }
     }
 
     /// Sets the sharing policy.
@@ -57,6 +60,17 @@ impl ServerProcess {
     pub(crate) fn with_socket(mut self, name: &str) -> ServerProcess {
         self.socket = self.dir.join(name);
         self
+    }
+
+    /// Also listens on a socket that admits every user who can reach it.
+    pub(crate) fn with_programs_socket(mut self, path: &Path) -> ServerProcess {
+        self.programs_socket = Some(path.to_owned());
+        self
+    }
+
+    /// The path of the socket that admits every user who can reach it.
+    pub(crate) fn programs_socket(&self) -> Option<&Path> {
+        self.programs_socket.as_deref()
     }
 
     /// The path of the server's socket.
@@ -91,6 +105,9 @@ impl ServerProcess {
         }
         command.arg("--store").arg(self.store()).arg("--socket").arg(&self.socket);
         command.arg("--key").arg(self.dir.join("key"));
+        if let Some(socket) = &self.programs_socket {
+            command.arg("--programs-socket").arg(socket);
+        }
         if let Some(capacity) = self.capacity {
             command.args(["--capacity", &capacity.0.to_string()]);
         }

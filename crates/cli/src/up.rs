@@ -95,6 +95,9 @@ pub(crate) struct Up {
     /// Stop gracefully when the parent process exits
     #[arg(long, hide = true)]
     pub(crate) with_parent: bool,
+    /// Also listen on this socket, which admits every user who can reach it: the programs of a run
+    #[arg(long, hide = true)]
+    pub(crate) programs_socket: Option<PathBuf>,
 }
 
 impl Up {
@@ -168,6 +171,7 @@ impl Up {
                 .map(absolute_backend)
                 .transpose()?,
             socket: Some(socket),
+            programs_socket: self.programs_socket.clone(),
             tcp,
             listen,
             key,

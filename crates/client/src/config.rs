@@ -1,7 +1,7 @@
 //! Configuration of a client.
 
+use crate::Addresses;
 use crate::job::job_of_this_process;
-use crate::{Addresses, Broker};
 use forebay_model::{Error, ErrorKind, Job, Member, Result};
 use forebay_wire::{ConnectionKey, Key, Security};
 use std::fs::File;
@@ -103,8 +103,6 @@ pub struct ClientConfig {
     pub outstanding: usize,
     /// How to act as the user who owns the connections; `None` uses the credentials of the calling thread.
     pub acting: Option<Acting>,
-    /// Opens the connections if this process does not.
-    pub broker: Option<Broker>,
 }
 
 impl ClientConfig {
@@ -136,7 +134,6 @@ impl ClientConfig {
             data_connections: 4,
             outstanding: 128,
             acting: None,
-            broker: None,
         }
     }
 

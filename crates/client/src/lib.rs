@@ -17,7 +17,7 @@
 //! name_cache                 lookup results, valid until the server invalidates them in shared memory
 //! connect                    connecting: tries every address until the expected server answers
 //! handshake, transport       authentication; frames of a stream
-//! broker                     connections that another process opens
+//! run_socket                 where programs of a run connect that have switched to other users
 //! socket                     socket I/O by the runtime or by the calling thread
 //! job, counts                identity of the job; counters that the processes of a run share
 //! ```
@@ -69,7 +69,6 @@
 
 mod address;
 pub mod blocking;
-mod broker;
 mod by_id;
 mod client;
 mod config;
@@ -97,6 +96,7 @@ mod program;
 mod queue;
 mod retry;
 mod ring_writer;
+mod run_socket;
 mod server_list;
 mod service;
 mod session;
@@ -107,7 +107,6 @@ mod transport;
 mod walk;
 
 pub use address::{Address, Addresses};
-pub use broker::{BROKER_VARIABLE, Broker, broker_pair, serve_broker};
 pub use by_id::{ById, MAX_LINKS, Step};
 pub use client::Client;
 pub use config::{Acting, ClientConfig, Credential};
@@ -119,6 +118,7 @@ pub use mapped::Mapping;
 pub use memory::Now;
 pub use program::{ElfNote, PROGRAM_HEAD, ProgramKind, elf_notes, names_prefix, program_kind};
 pub use queue::{waiting_here, waiting_here_with};
+pub use run_socket::{RUN_SOCKET, RUN_SOCKET_VARIABLE, run_socket, run_socket_of, run_socket_value};
 pub use transfer::called_at;
 
 // Types that the calls take and return, so that callers need not depend on the protocol crate.

@@ -59,13 +59,7 @@ async fn unix(config: &ClientConfig, path: &Path) -> io::Result<UnixStream> {
 
 async fn open(config: &ClientConfig, address: &Address) -> io::Result<((Reader, Writer), Option<IpAddr>)> {
     let (socket, peer) = match address {
-        Address::Unix(path) => {
-            let socket = match &config.broker {
-                Some(broker) => broker.connect()?,
-                None => OwnedFd::from(unix(config, path).await?.into_std()?),
-            };
-            (socket, None)
-        }
+        Address::Unix(path) => (OwnedFd::from(unix(config, path).await?.into_std()?), None),
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;

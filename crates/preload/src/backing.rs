@@ -192,10 +192,9 @@ impl Header {
     }
 
     /// The token by which an engine reopens the file: that of the user who opened it, unless it was handed on to the
-    /// engine's user and the engine cannot name other users.
+    /// engine's user.
     pub(crate) fn token_for(&self, engine: &Engine) -> Option<Token> {
-        let handed = if engine.is_brokered() { None } else { self.handed_to(engine.identity().uid) };
-        handed.or_else(|| self.token())
+        self.handed_to(engine.identity().uid).or_else(|| self.token())
     }
 
     /// The token of a user to whom the file was handed on.

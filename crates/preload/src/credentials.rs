@@ -215,11 +215,6 @@ pub(crate) fn others_include(uid: u32) -> bool {
     others().iter().any(|other| !other.is_internal && other.includes(uid))
 }
 
-/// Whether a thread of the library is this user or can become it again.
-pub(crate) fn library_includes(uid: u32) -> bool {
-    others().iter().any(|other| other.is_internal && other.includes(uid))
-}
-
 /// Whether the program has only this thread, and the library's threads have other rights: capabilities change thread by
 /// thread. The C library would attempt the change on all threads; if it succeeded only on some, it would end the
 /// process.

@@ -9,9 +9,9 @@ use crate::errno::Errno;
 use crate::lock::Lock;
 use crate::process_state::{self, config};
 use crate::quiet::{Quiet, become_internal, blocked, with_handlers_allowed};
-use crate::{descriptors, dispatch, handing, handlers};
+use crate::{dispatch, handing, handlers};
 use forebay_client::{
-    Acting, Address, Addresses, Broker, ById, Client, ClientConfig, Credential, File, Token,
+    Acting, Address, Addresses, ById, Client, ClientConfig, Credential, File, Token, run_socket,
 };
 use forebay_model::{Error, ErrorKind, Gid, Identity, Result};
 use rustix::thread::futex;
@@ -49,9 +49,6 @@ pub(crate) struct Threads {
     begun: Arc<AtomicU32>,
     /// Whether the next call replaces these threads by threads with the caller's rights.
     is_outdated: AtomicBool,
-    /// Whether the connections come from the broker of a run, under the run's identity. Every request then names its
-    /// user.
-    is_brokered: AtomicBool,
     client: OnceCell<Client>,
     may_name_others: OnceCell<bool>,
     /// One engine for each identity that threads of this process have had.
@@ -103,11 +100,6 @@ impl Engine {
         &self.client
     }
 
-    /// Whether the connections come from the broker of a run.
-    pub(crate) fn is_brokered(&self) -> bool {
-        self.threads.is_brokered()
-    }
-
     /// The identity that its requests carry.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
@@ -120,7 +112,7 @@ impl Engine {
             return self.by_id().reopen(token).await;
         }
         let client = self.threads.client();
-        if !self.threads.is_brokered() && token.uid.0 == self.threads.origin.uid {
+        if token.uid.0 == self.threads.origin.uid {
             return client.by_id().reopen(token).await;
         }
         let opener = Identity { uid: token.uid, gid: NO_GROUP, groups: Vec::new() };
@@ -148,10 +140,6 @@ impl Threads {
         self.client.get().expect("threads are connected before use")
     }
 
-    pub(crate) fn is_brokered(&self) -> bool {
-        self.is_brokered.load(Ordering::Acquire)
-    }
-
     /// Whether calls of a thread with these credentials may use these connections: as long as any thread of the process
     /// can be the user who connected, since that user may name other users. If all threads have given that user up, its
     /// connections must not be used any more.
@@ -159,11 +147,7 @@ impl Threads {
         if self.is_outdated.swap(false, Ordering::AcqRel) {
             return false;
         }
-        if self.is_brokered() {
-            return true;
-        }
-        let lives = now.includes(self.origin.uid) || credentials::others_include(self.origin.uid);
-        lives && (now.identity == self.origin.identity() || self.may_name(&now.identity))
+        self.live_in(now) && (now.identity == self.origin.identity() || self.may_name(&now.identity))
     }
 
     /// Whether requests on these connections may name another user.
@@ -183,15 +167,14 @@ impl Threads {
         asked.unwrap_or(true)
     }
 
-    /// Whether these threads still have the rights of a user that the program has given up.
-    pub(crate) fn are_ahead_of(&self, now: &Credentials) -> bool {
-        let uid = self.origin.uid;
-        !now.includes(uid) && !credentials::others_include(uid) && credentials::library_includes(uid)
+    /// Whether a thread of the program is the user who connected, or can become it again.
+    pub(crate) fn live_in(&self, now: &Credentials) -> bool {
+        now.includes(self.origin.uid) || credentials::others_include(self.origin.uid)
     }
 
     /// The engine for a user's calls on these threads.
     pub(crate) fn engine(&'static self, identity: &Identity) -> &'static Engine {
-        let own = !self.is_brokered() && *identity == self.origin.identity();
+        let own = *identity == self.origin.identity();
         self.engines.with(|engines| {
             if let Some(engine) = engines.iter().find(|engine| engine.identity == *identity) {
                 return *engine;
@@ -234,7 +217,6 @@ impl Threads {
             origin: now.origin(),
             begun,
             is_outdated: AtomicBool::new(false),
-            is_brokered: AtomicBool::new(false),
             client: OnceCell::new(),
             may_name_others: OnceCell::new(),
             engines: Lock::new(Vec::new()),
@@ -365,6 +347,7 @@ pub(crate) fn run_as<T>(identity: &Identity, work: impl FnOnce() -> T) -> std::r
     Ok(done)
 }
 
+/// Connects to the service; at the socket for programs of a run if the run's own socket does not admit this user.
 async fn connect(threads: &Threads) -> Result<Client> {
     let addresses: Addresses = match &config().service {
         Some(name) => name.parse()?,
@@ -378,21 +361,18 @@ async fn connect(threads: &Threads) -> Result<Client> {
     settings.acting = Some(Acting::new(move |work| origin.act(work)));
     settings.security = config().security.as_deref().map(str::parse).transpose()?;
     let (begin, patience) = (Instant::now(), settings.connect_timeout);
+    let mut of_run = config().run_socket.map(run_socket);
     loop {
         match Client::connect(settings.clone()).await {
-            // The service refuses the user, but accepts the run that the program belongs to.
-            Err(error) if settings.broker.is_none() && is_refusal(&error) && config().broker.is_some() => {
-                settings.broker = broker();
-                if settings.broker.is_none() {
-                    return Err(error);
-                }
-                threads.is_brokered.store(true, Ordering::Release);
+            Err(error) if is_refusal(&error) && of_run.is_some() => {
+                settings.addresses = of_run.take().map(Address::Unix).expect("it was there").into();
             }
             // The server died and may be restarted: a starting client waits for it as a running client does.
             Err(error)
                 if error.kind() == ErrorKind::Unreachable
                     && begin.elapsed() < patience
-                    && (settings.broker.is_some() || settings.addresses.iter().any(has_socket)) =>
+                    && (of_run.is_none() && config().run_socket.is_some()
+                        || settings.addresses.iter().any(has_socket)) =>
             {
                 tokio::time::sleep(CONNECT_RETRY).await;
             }
@@ -408,13 +388,6 @@ fn has_socket(address: &Address) -> bool {
 
 fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NotPermitted | ErrorKind::Unauthenticated)
-}
-
-/// The broker through which the run makes connections.
-fn broker() -> Option<Broker> {
-    let copy = descriptors::hidden_copy(config().broker?)?;
-    // SAFETY: a new descriptor that nothing else closes.
-    Broker::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(copy) }).ok()
 }
 
 /// The socket of this user's service, or of the machine's.

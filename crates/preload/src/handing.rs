@@ -14,14 +14,14 @@ pub(crate) fn replace(old: &'static Threads, now: &Credentials) -> Result<&'stat
     let new = Threads::start(now)?;
     if let Err(errno) = new.connect() {
         new.end();
-        if old.are_ahead_of(now) {
-            // No thread of a program that has given up root may stay root.
-            old.client().close();
-            old.end();
-            return Err(errno);
+        if old.live_in(now) {
+            // The service refuses this user: the old connections continue in its name, if they may.
+            return if old.may_name(&now.identity) { Ok(old) } else { Err(errno) };
         }
-        // The service refuses this user: the old connections continue in its name, if they may.
-        return if old.may_name(&now.identity) { Ok(old) } else { Err(errno) };
+        // No connection of root outlives root in the program.
+        old.client().close();
+        old.end();
+        return Err(errno);
     }
     let engine = new.engine(&now.identity);
     each_file(|open| hand_on(open, old, engine));
@@ -66,10 +66,10 @@ fn each_file(mut visit: impl FnMut(&table::Held)) {
 /// process that has closed it since: then it is handed on again.
 fn hand_on(open: &table::Held, old: &'static Threads, engine: &'static Engine) {
     let Some(token) = open.token_for(engine) else { return };
-    let needs_none = engine.is_brokered() || token.uid == engine.identity().uid;
+    let needs_none = token.uid == engine.identity().uid;
     let mut renewed = if needs_none { open.renew(engine) } else { Err(Errno(libc::EACCES)) };
     let mut handed = None;
-    let first = open.token().filter(|first| !engine.is_brokered() && first.uid != engine.identity().uid);
+    let first = open.token().filter(|first| first.uid != engine.identity().uid);
     if let (Err(_), Some(first)) = (&renewed, first) {
         let named = old.client().as_identity(engine.identity().clone());
         let Ok(file) = old.wait_for(async move { named.by_id().reopen(first).await }) else { return };

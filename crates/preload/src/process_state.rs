@@ -7,9 +7,8 @@
 use crate::log::Log;
 use crate::{backing, path, stdio, table};
 use rustix::fd::{BorrowedFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
@@ -30,8 +29,8 @@ pub(crate) struct Config {
     /// The page of counters of a run.
     pub(crate) counts: Option<std::ffi::OsString>,
     pub(crate) intercept: Intercept,
-    /// The descriptor of the broker through which a run makes connections for its programs.
-    pub(crate) broker: Option<RawFd>,
+    /// The descriptor of the directory with the socket for programs of a run that have switched to other users.
+    pub(crate) run_socket: Option<RawFd>,
 }
 
 /// How the calls of a program are intercepted.
@@ -78,8 +77,8 @@ fn begin(page: *mut AtomicU64) -> u64 {
         Ok(_) => {
             let _quiet = crate::quiet::Quiet::begin();
             std::panic::set_hook(Box::new(|panic| crate::log::note(|| panic.to_string())));
-            if let Some(broker) = config().broker {
-                table::keep(broker);
+            if let Some(directory) = config().run_socket {
+                table::keep(directory);
             }
             PID.store(pid(), Ordering::Relaxed);
             backing::adopt_inherited();
@@ -183,19 +182,18 @@ pub(crate) fn config() -> &'static Config {
                 Some(b"library") => Intercept::Library,
                 _ => Intercept::Auto,
             },
-            broker: text(forebay_client::BROKER_VARIABLE).and_then(|number| socket_of_a_run(&number)),
+            run_socket: text(forebay_client::RUN_SOCKET_VARIABLE).zip(text("FOREBAY_SERVICE")).and_then(
+                |(value, service)| forebay_client::run_socket_of(&value, &service).filter(is_directory),
+            ),
         }
     })
 }
 
-/// The descriptor with this number, if it is the broker socket of a run.
-fn socket_of_a_run(number: &str) -> Option<RawFd> {
-    let number: RawFd = number.parse().ok().filter(|number| *number > 2)?;
-    // SAFETY: borrowed for two calls; a closed descriptor gives an error.
-    let socket = unsafe { BorrowedFd::borrow_raw(number) };
-    let known = sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
-        && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
-    known.then_some(number)
+/// Whether the descriptor with this number is a directory.
+fn is_directory(number: &RawFd) -> bool {
+    // SAFETY: borrowed for one call; a closed descriptor gives an error.
+    let facts = (*number > 2).then(|| rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(*number) }));
+    facts.and_then(Result::ok).is_some_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir())
 }
 
 #[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]

@@ -2,9 +2,9 @@
 
 use forebay_model::{Access, Attr, Error, ErrorKind, FileId, Gid, Identity, Job, Name, Uid};
 use forebay_wire::{
-    Agreed, Answer, At, CHUNK, CHUNK_HEAD, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello,
-    IfExists, Initiator, Key, Opener, Proof, Reply, Request, Sealer, Security, TAG, Token, VERSION, Welcome,
-    body, frame_with,
+    Agreed, Answer, At, CHUNK, CHUNK_HEAD, Call, Channel, ConnectionKey, FrameKind, Greeting, HEADER, Header,
+    Hello, IfExists, Initiator, Key, Opener, Proof, Reply, Request, Sealer, Security, TAG, Token, VERSION,
+    Welcome, body, frame_with,
 };
 use serde::Serialize;
 use serde::ser::{SerializeTuple, Serializer};
@@ -141,13 +141,17 @@ impl Raw {
         raw.greet(&hello(channel, client), None).map(|_| raw)
     }
 
-    /// Performs the handshake.
+    /// Performs the handshake, over TCP with the service's key.
     pub fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
+        self.greet_with(hello, &key.cloned().unwrap_or(Key::new([0; 32])).into())
+    }
+
+    /// Performs the handshake, over TCP with this key.
+    pub fn greet_with(&mut self, hello: &Hello, key: &ConnectionKey) -> Result<Welcome, Error> {
         let broken = |error: io::Error| Error::new(ErrorKind::Unreachable, error.to_string());
         let mut level = Security::None;
         if self.tcp {
-            let key = key.cloned().unwrap_or(Key::new([0; 32])).into();
-            let (initiator, opening) = Initiator::open(&key, level, hello)?;
+            let (initiator, opening) = Initiator::open(key, level, hello)?;
             self.send_frame(FrameKind::Hello, 0, &opening, &[]).map_err(broken)?;
             let noise = match self.greeting().map_err(broken)? {
                 Greeting::Challenge { noise } => noise,

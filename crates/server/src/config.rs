@@ -47,6 +47,10 @@ pub struct Config {
     /// Whether only the server's own user and root are admitted, whatever the mode of the socket. For the server of a
     /// single run.
     pub owner_only: bool,
+    /// A second Unix socket, which admits every user whom its directory lets through, even if `owner_only` is set. For
+    /// programs of a root's run that have switched to other users.
+    #[serde(skip)]
+    pub programs_socket: Option<PathBuf>,
     /// This server's number in its cluster.
     pub server: ServerId,
     /// The Unix socket to listen on; `STORE.sock` beside the store if not given.
@@ -242,6 +246,7 @@ impl Default for Config {
             backend: None,
             root_mode: 0o1777,
             owner_only: false,
+            programs_socket: None,
             server: ServerId(0),
             socket: None,
             shared_memory: true,

@@ -81,7 +81,7 @@ pub(crate) async fn serve(
     vouch: Vouch,
     place: Place,
 ) {
-    let local = matches!(vouch, Vouch::Kernel(_));
+    let local = !matches!(vouch, Vouch::Key(_));
     let times = shared.times;
     let mut stopping = shared.life.stopping();
     let deadline = Instant::now() + times.handshake;
@@ -192,7 +192,9 @@ fn enter<'a>(
     peer: AuthenticatedPeer,
     frame_reader: &FrameReader,
 ) -> Result<Entered<'a>> {
-    shared.privileges.admit(&peer.identity)?;
+    if !peer.is_of_run {
+        shared.privileges.admit(&peer.identity)?;
+    }
     shared.handshakes.check_roster(&peer.hello)?;
     let share = shared.users.connections.take(peer.identity.uid)?;
     let place = shared.places.try_acquire().map_err(|_| {

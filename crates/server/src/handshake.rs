@@ -23,6 +23,8 @@ use std::time::Duration;
 /// An authenticated peer that is not yet admitted.
 pub(crate) struct AuthenticatedPeer {
     pub(crate) identity: Identity,
+    /// Whether it is a program of the run that the service belongs to: every user is admitted.
+    pub(crate) is_of_run: bool,
     /// The user's key with which it authenticated, if any.
     pub(crate) key: Option<KeyId>,
     /// Its hello message.
@@ -42,16 +44,17 @@ pub(crate) async fn receive(
     // Held until the message has been worked on. It has arrived, so nothing waits for the peer meanwhile.
     let permit = place.handshake_permit().await;
     let first = message(frame_reader, FrameKind::Hello).await?;
-    let address = match vouch {
-        Vouch::Kernel(identity) => {
-            let hello = Hello::read(&first)?;
-            return Ok(AuthenticatedPeer { identity, key: None, hello, level: Security::None });
+    let (identity, is_of_run) = match vouch {
+        Vouch::Kernel(identity) => (identity, false),
+        Vouch::Program(identity) => (identity, true),
+        Vouch::Key(address) => {
+            let challenge = challenge(handshakes, address, &Opening::read(&first)?)?;
+            drop(permit);
+            return prove(challenge, frame_reader, send_queue).await;
         }
-        Vouch::Key(address) => address,
     };
-    let challenge = challenge(handshakes, address, &Opening::read(&first)?)?;
-    drop(permit);
-    prove(challenge, frame_reader, send_queue).await
+    let hello = Hello::read(&first)?;
+    Ok(AuthenticatedPeer { identity, is_of_run, key: None, hello, level: Security::None })
 }
 
 /// A challenge to a peer, and what the peer is once it has answered.
@@ -73,7 +76,13 @@ fn challenge(handshakes: &Handshakes, address: IpAddr, opening: &Opening) -> Res
     let Answered { hello, challenge: noise, agreed } = answer_opening(opening, &key, least)?;
     let Agreed { level, sealer, opener } = agreed;
     let identity = user.as_ref().map_or_else(|| own.identity.clone(), people::identity);
-    let peer = AuthenticatedPeer { identity, key: user.as_ref().map(|user| user.id), hello, level };
+    let peer = AuthenticatedPeer {
+        identity,
+        is_of_run: false,
+        key: user.as_ref().map(|user| user.id),
+        hello,
+        level,
+    };
     Ok(Challenge { noise, sealer, opener, user, peer })
 }
 

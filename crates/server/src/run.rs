@@ -308,6 +308,9 @@ async fn serve(
 ) -> Result<()> {
     let config = &parts.config;
     let mut listeners = vec![Listener::unix(&config.socket_path(), config.socket_mode())?];
+    if let Some(path) = &config.programs_socket {
+        listeners.push(Listener::for_programs(path)?);
+    }
     if config.tcp {
         listeners.push(match listener {
             Some(listener) => Listener::bound(listener)?,
@@ -451,7 +454,7 @@ impl AcceptLimiters {
 /// The source of a connection: a user or an address.
 fn origin(vouch: &Vouch) -> Origin {
     match vouch {
-        Vouch::Kernel(identity) => Origin::User(identity.uid.0),
+        Vouch::Kernel(identity) | Vouch::Program(identity) => Origin::User(identity.uid.0),
         Vouch::Key(address) => Origin::address(*address),
     }
 }
@@ -483,7 +486,7 @@ async fn accept(
                 continue;
             }
         };
-        let vouch = match transport.vouch() {
+        let vouch = match listener.vouch(&*transport) {
             Ok(vouch) => vouch,
             Err(error) => {
                 tracing::debug!(%error, "a peer disconnected before it was identified");

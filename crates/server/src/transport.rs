@@ -43,6 +43,8 @@ impl Incoming for unix::OwnedReadHalf {
 pub(crate) enum Vouch {
     /// The kernel reports the peer's credentials.
     Kernel(Identity),
+    /// The same at a socket that admits every user who can reach it.
+    Program(Identity),
     /// The peer at this address must prove that it holds a key.
     Key(IpAddr),
 }
@@ -131,6 +133,8 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
+        /// Whether it admits every user who can reach it.
+        admits_all: bool,
         /// Removes the socket file on drop.
         _file: SocketFile,
     },
@@ -180,7 +184,17 @@ impl Listener {
         let listener = UnixListener::bind(path).map_err(about)?;
         let _file = SocketFile(path.to_owned());
         std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(about)?;
-        Ok(Listener::Unix { listener, _file })
+        Ok(Listener::Unix { listener, admits_all: false, _file })
+    }
+
+    /// Listens on a Unix socket that admits every user whom its directory lets through.
+    pub(crate) fn for_programs(path: &Path) -> Result<Listener> {
+        match Listener::unix(path, 0o666)? {
+            Listener::Unix { listener, _file, .. } => {
+                Ok(Listener::Unix { listener, admits_all: true, _file })
+            }
+            tcp @ Listener::Tcp(_) => Ok(tcp),
+        }
     }
 
     /// The TCP address with the actual port.
@@ -189,6 +203,14 @@ impl Listener {
             Listener::Tcp(listener) => listener.local_addr().ok(),
             Listener::Unix { .. } => None,
         }
+    }
+
+    /// Who vouches for a peer of this listener.
+    pub(crate) fn vouch(&self, transport: &dyn Transport) -> io::Result<Vouch> {
+        Ok(match (self, transport.vouch()?) {
+            (Listener::Unix { admits_all: true, .. }, Vouch::Kernel(identity)) => Vouch::Program(identity),
+            (_, vouch) => vouch,
+        })
     }
 
     /// Accepts the next connection.

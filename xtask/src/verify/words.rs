@@ -248,7 +248,7 @@ mod tests {
             ("struct Desk;", true),
             ("fn open_desk() {}", true),
             ("fn desktop() {}", false),
-            ("let text = \"the desk\";", false),
+            ("let text = \"the hall\";", false),
             ("fn whoever_waits() {}", true),
             ("fn drain_queue() {}", false),
             ("fn read(visitor: impl Visitor) {}", true),

@@ -36,6 +36,24 @@ pub(super) fn markdown(mut root: Command) -> String {
     page
 }
 
+/// All commands that can be run, one in a line: those without subcommands, and those whose subcommands are optional.
+pub(super) fn names(mut root: Command) -> String {
+    root.build();
+    let mut all = String::new();
+    name_below(&root, "", &mut all);
+    all
+}
+
+fn name_below(command: &Command, above: &str, all: &mut String) {
+    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+        let name = format!("{above}{}", below.get_name());
+        if !below.is_subcommand_required_set() {
+            let _ = writeln!(all, "{name}");
+        }
+        name_below(below, &format!("{name} "), all);
+    }
+}
+
 /// Subcommands that users see.
 fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")

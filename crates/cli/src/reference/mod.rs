@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Reference {
     /// Print all commands as Markdown
     Commands,
+    /// Print the names of all commands that can be run, hidden ones too
+    Names,
     /// Print all keys of forebay.toml with their values and defaults, as JSON
     Settings,
     /// Read command lines, as JSON arrays of words, from standard input; print for each why it is refused, or null
@@ -41,6 +43,7 @@ impl Reference {
     pub(crate) fn run(&self) -> Outcome {
         match self {
             Reference::Commands => output::bytes(commands::markdown(Cli::command()).as_bytes()),
+            Reference::Names => output::bytes(commands::names(Cli::command()).as_bytes()),
             Reference::Settings => output::bytes(settings::json()?.as_bytes()),
             Reference::Lines { mentions } => {
                 let mut text = String::new();

@@ -4,8 +4,9 @@ use super::run_dir::RunDir;
 use crate::exec::Intercept;
 use crate::failure::{Failure, Outcome};
 use crate::{human, output, signals};
-use forebay_client::{BROKER_VARIABLE, COUNTS_VARIABLE, broker_pair, serve_broker};
+use forebay_client::{COUNTS_VARIABLE, RUN_SOCKET_VARIABLE, run_socket_value};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::ffi::OsString;
@@ -23,8 +24,8 @@ use std::time::{Duration, Instant};
 const LATE: Duration = Duration::from_millis(300);
 /// Poll interval for program and server.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Lowest descriptor number for the program's broker socket.
-const BROKER: i32 = 500;
+/// Lowest descriptor number for the directory of the programs' socket.
+const PROGRAMS: i32 = 500;
 /// How often a server that died is restarted.
 const MAX_RESTARTS: u32 = 5;
 
@@ -112,11 +113,13 @@ pub(super) fn run(
     command.arg(run_dir.server_process.service()).arg("--prefix").arg(prefix);
     command.arg("--intercept").arg(intercept.word()).arg("--").args(words);
     command.env(COUNTS_VARIABLE, run_dir.counts_file());
-    let broker = connect_others(run_dir.server_process.socket(), &mut command)
-        .map_err(|error| Failure::Failed(format!("cannot make a socket for the program: {error}")))?;
+    let directory = run_dir
+        .programs_dir()
+        .map(|path| open_to_others(&path, &run_dir.server_process.service(), &mut command))
+        .transpose()?;
     let mut stage = handler.lock();
     let mut child = command.spawn().map_err(|error| Failure::local("start", &this, &error))?;
-    drop(broker);
+    drop(directory);
     let program = Pid::from_child(&child);
     *stage = Stage::Running { program, received: 0 };
     drop(stage);
@@ -137,21 +140,20 @@ pub(super) fn run(
     child.wait().map_err(failed)
 }
 
-/// Serves a broker socket: opens connections for processes of the program that have changed from root to other
-/// users. The returned descriptor belongs to the program and must stay open until the program has been started.
-fn connect_others(service: &Path, command: &mut Command) -> io::Result<Option<OwnedFd>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(None);
-    }
-    let (own, theirs) = broker_pair()?;
-    // A high number, which programs do not use for descriptors of their own.
-    let theirs = fcntl_dupfd_cloexec(&theirs, BROKER).or_else(|_| fcntl_dupfd_cloexec(&theirs, 3))?;
-    fcntl_setfd(&theirs, FdFlags::empty())?;
-    command.env(BROKER_VARIABLE, theirs.as_raw_fd().to_string());
-    let service = service.to_owned();
-    // The thread ends when the last process with the broker socket ends.
-    std::thread::spawn(move || serve_broker(&own, &service));
-    Ok(Some(theirs))
+/// Lets the program inherit a descriptor of the directory with the socket for processes that have changed from root to
+/// other users. The returned descriptor must stay open until the program has been started.
+fn open_to_others(directory: &Path, service: &str, command: &mut Command) -> Outcome<OwnedFd> {
+    let open = || -> io::Result<OwnedFd> {
+        let opened =
+            rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // A high number, which programs do not use for descriptors of their own.
+        let high = fcntl_dupfd_cloexec(&opened, PROGRAMS).or_else(|_| fcntl_dupfd_cloexec(&opened, 3))?;
+        fcntl_setfd(&high, FdFlags::empty())?;
+        Ok(high)
+    };
+    let opened = open().map_err(|error| Failure::local("open", directory, &error))?;
+    command.env(RUN_SOCKET_VARIABLE, run_socket_value(opened.as_raw_fd(), service));
+    Ok(opened)
 }
 
 /// Restarts a server that died. The program only waits a little longer.

@@ -6,7 +6,7 @@ use crate::exec::mounted_mark;
 use crate::failure::{Failure, Outcome};
 use crate::server_process::ServerProcess;
 use crate::up::fitting_memory;
-use forebay_client::{PAGE, RunCounts};
+use forebay_client::{PAGE, RUN_SOCKET, RunCounts};
 use forebay_model::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ const MEMORY: &str = "/dev/shm";
 const NOTE: &str = "run.json";
 const LOCK: &str = "lock";
 const COUNTS: &str = "counts";
+const PROGRAMS: &str = "programs";
 /// How long the server of a killed run may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Space that the store needs beside file data.
@@ -70,9 +71,13 @@ impl RunDir {
             .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?;
         write(NOTE, &text)?;
         write(COUNTS, &[0; PAGE])?;
-        let server_process = ServerProcess::new(dir.path(), Some(capacity))
+        let mut server_process = ServerProcess::new(dir.path(), Some(capacity))
             .with_policy(policy)
             .with_backing(note.pfs.as_deref());
+        if rustix::process::geteuid().is_root() {
+            server_process =
+                server_process.with_programs_socket(&make_programs_dir(dir.path())?.join(RUN_SOCKET));
+        }
         // From now on the directory is removed only when it has no data.
         Ok(RunDir { dir: dir.keep(), server_process, note, _lock: lock })
     }
@@ -91,6 +96,11 @@ impl RunDir {
 
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The directory of the socket for programs that have changed from root to other users.
+    pub(super) fn programs_dir(&self) -> Option<PathBuf> {
+        self.server_process.programs_socket()?.parent().map(Path::to_owned)
     }
 
     /// Sets the target of the drain.
@@ -136,6 +146,15 @@ pub(super) fn mounted_memory(dir: &Path) -> Option<PathBuf> {
 /// Permissions that admit only the user of the run.
 fn private() -> Permissions {
     Permissions::from_mode(0o700)
+}
+
+/// Makes a directory that admits all who reach it, inside of the run's directory, which admits only root: programs of the
+/// run reach it by a descriptor that they inherit.
+fn make_programs_dir(dir: &Path) -> Outcome<PathBuf> {
+    let path = dir.join(PROGRAMS);
+    let made = std::fs::create_dir(&path)
+        .and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o711)));
+    made.map(|()| path.clone()).map_err(|error| Failure::local("make", &path, &error))
 }
 
 /// Makes the directory of an earlier run private. Refuses a directory of another user: its store would be

@@ -1,6 +1,11 @@
 //! Programs that change users: their requests carry the current identity.
 
 use crate::world::{World, has, skip, succeed};
+use forebay_client::blocking::Client;
+use forebay_client::{
+    Address, Addresses, ClientConfig, OpenOptions, RUN_SOCKET_VARIABLE, run_socket, run_socket_of,
+};
+use forebay_model::{ErrorKind, Gid, Identity, Uid};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -227,5 +232,89 @@ fn inherited_root_descriptors_survive_a_server_restart() {
     world.restart();
     program.go_on();
     assert_eq!(program.next(), "one two three four 0");
+    program.end();
+}
+
+/// The descriptor of the directory with the socket for programs of a run, if this process is one.
+fn inherited_directory() -> Option<i32> {
+    run_socket_of(&std::env::var(RUN_SOCKET_VARIABLE).ok()?, &std::env::var("FOREBAY_SERVICE").ok()?)
+}
+
+/// Runs as a program of a run that has given up root, started by the test below: asks for root's rights wherever it can
+/// connect.
+#[test]
+fn dropped_program_asks_for_root() {
+    let Some(directory) = inherited_directory() else { return };
+    let service = std::env::var("FOREBAY_SERVICE").expect("the service of the run");
+    let refused = Client::connect(ClientConfig::new(service.parse::<Addresses>().expect("an address")));
+    assert_eq!(refused.err().expect("refused").kind(), ErrorKind::AccessDenied);
+    let config = ClientConfig::new(Address::Unix(run_socket(directory)));
+    let client = Client::connect(config).expect("the run's service admits its programs");
+    let secret = || "/w/secret";
+    assert_eq!(client.stat(secret()).expect("names are shown").uid, Uid::ROOT);
+    let read = |client: &Client| client.open(secret(), OpenOptions::READ).map(drop).unwrap_err().kind();
+    assert_eq!(read(&client), ErrorKind::AccessDenied);
+    for named in [Identity::root(), Identity { uid: Uid(4002), gid: Gid(4002), groups: Vec::new() }] {
+        assert_eq!(read(&client.as_identity(named)), ErrorKind::NotPermitted);
+    }
+    let mine = format!("/w/of-{}", std::process::id());
+    client.open(&mine, OpenOptions::CREATE).and_then(|file| file.pwrite(0, b"mine")).expect("its own file");
+    assert_eq!(client.stat(&mine).expect("it is there").uid, Uid(4001));
+    println!("asked for root");
+}
+
+/// A program that gave up root for good has no way to a connection that acts as root, also after a restart of the server.
+#[test]
+fn program_of_a_run_that_dropped_root_cannot_act_as_root() {
+    if !can() || !has("setpriv") || !Path::new("/dev/shm").is_dir() {
+        return;
+    }
+    let world = World::new();
+    // The other user may be unable to read the build directory.
+    std::fs::set_permissions(world.path(""), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let asks = world.path("asks");
+    std::fs::copy(std::env::current_exe().expect("this program"), &asks).expect("a copy");
+    let script = r#"
+        set -e
+        dir=$(dirname "${FOREBAY_SERVICE#unix:}")
+        mkdir -m 777 /fb/w; echo secret > /fb/w/secret; chmod 600 /fb/w/secret
+        ask() { setpriv --reuid 4001 --regid 4001 --clear-groups "$1" --exact credentials::dropped_program_asks_for_root --nocapture; }
+        ask "$1"; kill -9 "$(cat "$dir/store/lock")"; cat /fb/w/secret; ask "$1"
+    "#;
+    let mut run = Command::new("timeout");
+    run.args(["--foreground", "--signal=KILL", "600", env!("CARGO_BIN_EXE_forebay"), "run"]);
+    run.args(["--capacity", "64MiB", "--pfs"])
+        .arg(world.path("pfs"))
+        .args(["--", "bash", "-c", script, "bash"]);
+    run.arg(&asks).env("XDG_CACHE_HOME", world.path("cache")).current_dir("/");
+    let printed = succeed(run);
+    assert_eq!(printed.matches("asked for root").count(), 2, "{printed}");
+}
+
+/// Without a run there is no way in for the new user: root's connection is closed all the same.
+#[test]
+fn dropping_root_for_good_closes_root_sessions_where_the_new_user_is_not_let_in() {
+    if !can() || !has("python3") {
+        return;
+    }
+    let world = closed_world();
+    let script = r"
+import os, sys
+with open('/fb/old', 'w') as old: old.write('a')
+os.setgroups([]); os.setgid(4001); os.setuid(4001)
+def refused(work):
+    try: work()
+    except PermissionError: return True
+assert refused(lambda: os.listdir('/fb')) and refused(lambda: os.stat('/fb/old'))
+print('ready', flush=True); sys.stdin.readline()";
+    let mut command = world.command("python3");
+    command.args(["-c", script]);
+    let mut program = Steps::start(command);
+    assert_eq!(program.next(), "ready");
+    let client = world.client();
+    while client.status().expect("the server answers").sessions > 1 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    program.go_on();
     program.end();
 }

@@ -249,5 +249,7 @@ impl Ledger {
 
 /// Tie-breaker for this job: pseudo-random, and the same in every process that knows the job.
 fn rank(job: u64, thing: u64) -> u64 {
-    Rng::new(Rng::new(job).bits() ^ thing).bits()
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |number: u64| Rng::new(number.wrapping_sub(STEP)).bits();
+    mix(mix(job.wrapping_mul(STEP) ^ thing.wrapping_add(0x2545_f491_4f6c_dd1d)))
 }

@@ -1,11 +1,13 @@
-//! One hostile user at every limit beside an ordinary one: the ordinary user is never refused and never waits for long. A
-//! soak of enough seconds (`cargo xtask soak --rounds 1 --seconds 1000 random_attacks`) also bounds the slowdown.
+//! One hostile user at every limit beside ordinary ones, one on the machine and one over TCP, who connect anew for every
+//! round of work: they are never refused and never wait for long. A soak (`cargo xtask soak --rounds 1 --seconds 900
+//! random_attacks` for a minute of each attack) also bounds the slowdown.
 
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId};
 use forebay_proof::{Drains, Host, Plan, Raw, hello, is_root, name, skip};
-use forebay_server::Medium;
+use forebay_server::{Config, Medium};
 use forebay_testkit::become_user;
-use forebay_wire::{At, Channel, IfExists, Reply, Request};
+use forebay_wire::{At, Channel, ConnectionKey, IfExists, Key, KeyCall, KeyReply, Reply, Request};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +18,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const ROOT: FileId = FileId::ROOT;
 const MALLORY: u32 = 6001;
 const ORDINARY: u32 = 6002;
+const REMOTE: u32 = 6003;
 
 fn connect(host: &Host, channel: Channel, client: u128) -> Option<Raw> {
     let mut raw = Raw::open(&host.socket()).ok()?;
@@ -31,12 +34,14 @@ fn create_in(dir: FileId, text: &str) -> Request {
     Request::Create { dir, name: name(text), mode: 0o600, access, if_exists }
 }
 
-/// Longest round of the ordinary user in any attack: far above a slow machine's, far below any timeout of the server.
+/// Longest round of an ordinary user in any attack: far above a slow machine's, far below any timeout of the server.
 const LONGEST: Duration = Duration::from_secs(15);
-/// In a soak, how much slower the ordinary user's rounds may get, by their 99th percentile.
+/// In a soak, how much slower the rounds of ordinary users may get, by their 99th percentile.
 const SLOWDOWN: f64 = 2.0;
-/// Number of rounds from which a 99th percentile means something.
+/// Number of rounds from which a 99th percentile means something: a soak measures at least as many.
 const SAMPLES: usize = 1000;
+/// After this time a measurement ends, whatever the number of its rounds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs until `stop` is set, and ignores refusals.
 type Attack = fn(&Host, &AtomicBool);
@@ -170,6 +175,35 @@ fn turns(host: &Host, stop: &AtomicBool) {
     }
 }
 
+/// Long listings on many connections, with the answers read.
+fn listings(host: &Host, stop: &AtomicBool) {
+    let Some(mut raw) = connect(host, Channel::Control, 4) else { return };
+    let walk = Request::Walk { dir: ROOT, path: b"large".to_vec(), follow: true };
+    let Ok(Reply::Found(large)) = raw.call(walk) else { return };
+    flood(host, stop, |_, _| Request::ReadDir { dir: large.id, cookie: 0, limit: 1024, plus: true });
+}
+
+/// Files that are mapped whole until the user's part of the memory for mappings is full.
+fn mapped(host: &Host, stop: &AtomicBool) {
+    let (Some(mut raw), Some(mut data)) =
+        (connect(host, Channel::Control, 7), connect(host, Channel::Data, 7))
+    else {
+        return;
+    };
+    let bytes = vec![7; 1 << 20];
+    for number in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(Reply::Opened { token, .. }) = raw.call(create(&format!("mapped{}", number % 64))) else {
+            continue;
+        };
+        let _ = data.write(token, At::Offset(0), &bytes);
+        let _ = raw.call(Request::MapFile { token, offset: 0, len: 1 << 20, write: true });
+        let _ = raw.call(Request::Close { token });
+    }
+}
+
 /// Bytes until the user's part of the buffer is full.
 fn space(host: &Host, stop: &AtomicBool) {
     let (Some(mut raw), Some(mut data)) =
@@ -229,30 +263,58 @@ fn stalled(host: &Host, stop: &AtomicBool) {
     }
 }
 
-/// The work of the ordinary user in a directory, each step of which has to succeed; returns the time of each round.
-fn work(host: &Host, dir: FileId, time: Duration) -> Vec<Duration> {
-    let mut control = connect(host, Channel::Control, 9).expect("the ordinary user connects");
-    let mut data = connect(host, Channel::Data, 9).expect("the ordinary user connects");
-    let (mut rounds, begin) = (Vec::new(), Instant::now());
-    while rounds.is_empty() || begin.elapsed() < time {
-        let start = Instant::now();
-        let Ok(Reply::Opened { token, .. }) = control.call(create_in(dir, "quiet")) else {
-            panic!("the ordinary user cannot create a file")
+/// An ordinary user, and how it connects.
+struct Ordinary {
+    uid: u32,
+    /// Its directory.
+    dir: FileId,
+    /// Its key, if it comes over TCP.
+    key: Option<ConnectionKey>,
+}
+
+impl Ordinary {
+    fn connect(&self, host: &Host, channel: Channel) -> Raw {
+        let raw = match &self.key {
+            None => connect(host, channel, 9),
+            Some(key) => Raw::open_tcp(host.tcp())
+                .ok()
+                .and_then(|mut raw| raw.greet_with(&hello(channel, 9), key).ok().map(|_| raw)),
+        };
+        raw.unwrap_or_else(|| panic!("user {} is not let in", self.uid))
+    }
+
+    /// Connects and works once; every step has to succeed.
+    fn round(&self, host: &Host) {
+        let (mut control, mut data) =
+            (self.connect(host, Channel::Control), self.connect(host, Channel::Data));
+        let text = format!("quiet{}", self.uid);
+        let token = match control.call(create_in(self.dir, &text)) {
+            Ok(Reply::Opened { token, .. }) => token,
+            other => panic!("user {} cannot create a file: {other:?}", self.uid),
         };
         data.write(token, At::Offset(0), &[7; 4096]).expect("written");
         for request in [
             Request::GetAttr { file: token.file },
             Request::Sync { token },
             Request::Close { token },
-            Request::Unlink { dir, name: name("quiet") },
+            Request::Unlink { dir: self.dir, name: name(&text) },
         ] {
             let shown = format!("{request:?}");
             let answer = control.call(request);
-            assert!(answer.is_ok(), "the ordinary user is refused {shown}: {answer:?}");
+            assert!(answer.is_ok(), "user {} is refused {shown}: {answer:?}", self.uid);
         }
-        rounds.push(start.elapsed());
     }
-    rounds
+
+    /// Works for at least this time and number of rounds; returns the time of each.
+    fn work(&self, host: &Host, time: Duration, least: usize) -> Vec<Duration> {
+        let (mut rounds, begin) = (Vec::new(), Instant::now());
+        while begin.elapsed() < PATIENCE && (rounds.len() < least || begin.elapsed() < time) {
+            let start = Instant::now();
+            self.round(host);
+            rounds.push(start.elapsed());
+        }
+        rounds
+    }
 }
 
 /// The 99th percentile.
@@ -278,8 +340,15 @@ fn host(drain: Drains) -> Host {
     host
 }
 
-/// Runs an attack as the hostile user beside the ordinary one for the given time.
-fn beside(host: &Host, dir: FileId, attack: Attack, time: Duration) -> Vec<Duration> {
+/// Runs an attack as the hostile user beside the ordinary ones for the given time and number of rounds; returns the
+/// times of each ordinary user's rounds.
+fn beside(
+    host: &Host,
+    people: &[Ordinary; 2],
+    attack: Attack,
+    time: Duration,
+    least: usize,
+) -> [Vec<Duration>; 2] {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stop = &stop;
@@ -287,65 +356,112 @@ fn beside(host: &Host, dir: FileId, attack: Attack, time: Duration) -> Vec<Durat
             become_user(MALLORY);
             attack(host, stop);
         });
-        let worker = scope.spawn(move || {
-            become_user(ORDINARY);
-            work(host, dir, time)
+        let workers = people.each_ref().map(|person| {
+            scope.spawn(move || {
+                become_user(person.uid);
+                person.work(host, time, least)
+            })
         });
-        let done = worker.join();
+        let done = workers.map(std::thread::ScopedJoinHandle::join);
         stop.store(true, Ordering::Relaxed);
-        done.expect("the ordinary user is served")
+        done.map(|done| done.expect("the ordinary user is served"))
     })
 }
 
-const ATTACKS: [(&str, Drains, Attack); 13] = [
-    ("sessions", Drains::Lazily, sessions),
-    ("connections", Drains::Lazily, connections),
-    ("opens", Drains::Lazily, opens),
-    ("unread answers", Drains::Lazily, unread),
-    ("syncs", Drains::Lazily, syncs),
-    ("changes", Drains::Lazily, changes),
-    ("turns", Drains::Lazily, turns),
-    ("space", Drains::Lazily, space),
-    ("mappings", Drains::Lazily, mappings),
-    ("log lines", Drains::Lazily, log_lines),
-    ("silent TCP", Drains::Lazily, silent),
-    ("unfinished TCP", Drains::Lazily, unfinished),
-    ("stalled back end", Drains::Stalling, stalled),
+/// A limit, and the attack on it.
+struct Limited {
+    key: &'static str,
+    drain: Drains,
+    attack: Attack,
+}
+
+const fn limited(key: &'static str, attack: Attack) -> Limited {
+    Limited { key, drain: Drains::Lazily, attack }
+}
+
+const ATTACKS: [Limited; 15] = [
+    limited("user_connections", connections),
+    limited("user_sessions", sessions),
+    limited("user_opens", opens),
+    limited("user_answers", unread),
+    Limited { key: "user_backend_places", drain: Drains::Stalling, attack: stalled },
+    limited("user_syncs", syncs),
+    limited("user_working", listings),
+    limited("user_mappings", mappings),
+    limited("user_mapped", mapped),
+    limited("user_waiting", turns),
+    limited("user_space", space),
+    // Limits beside those of a user.
+    limited("policy", changes),
+    limited("log_lines", log_lines),
+    limited("address_handshakes", silent),
+    limited("times.handshake", unfinished),
 ];
 
-/// Measures the ordinary user alone for a fifth of the time, and beside an attack for the rest.
-#[expect(clippy::print_stdout, reason = "the measurements are a report")]
-fn measure(what: &str, drain: Drains, attack: Attack, time: Duration, is_soak: bool) {
-    let host = host(drain);
-    // Files of the root need an answer of the back end, those of a directory that it does not have need none.
-    let dir = match drain {
-        Drains::Stalling => forebay_testkit::as_user(ORDINARY, || {
-            connect(&host, Channel::Control, 9).expect("connected").make_dir(ROOT, "own", 0o700)
-        }),
-        _ => ROOT,
+#[test]
+fn every_limit_of_a_user_is_attacked() {
+    let limits = format!("{:?}", Config::default().limits);
+    let words = limits.split(|letter: char| !(letter.is_alphanumeric() || letter == '_'));
+    let keys: BTreeSet<&str> = words.filter(|word| word.starts_with("user_")).collect();
+    let attacked = ATTACKS.iter().map(|limited| limited.key).filter(|key| key.starts_with("user_"));
+    assert_eq!(attacked.collect::<BTreeSet<&str>>(), keys);
+}
+
+/// Two ordinary users, one on the machine and one over TCP. They work in the root, whose names need an answer of the back
+/// end, or in directories that a back end that does not answer does not have.
+fn people(host: &Host, drain: Drains) -> [Ordinary; 2] {
+    let mut root = Raw::unix(&host.socket(), Channel::Control, 1).expect("connected");
+    let grant = Request::Keys(KeyCall::Grant { user: REMOTE.to_string(), expires: None });
+    let key = match root.call(grant) {
+        Ok(Reply::Keys(reply)) => match *reply {
+            KeyReply::Granted { key, secret, .. } => ConnectionKey { id: key.id, secret: Key::new(secret) },
+            other => panic!("no key: {other:?}"),
+        },
+        other => panic!("no key: {other:?}"),
     };
-    let quiet = beside(&host, dir, |_, _| {}, time / 5);
+    [(ORDINARY, None), (REMOTE, Some(key))].map(|(uid, key)| {
+        let make = || {
+            let mut raw = connect(host, Channel::Control, 9).expect("connected");
+            raw.make_dir(ROOT, &format!("own{uid}"), 0o700)
+        };
+        let dir = if drain == Drains::Stalling { forebay_testkit::as_user(uid, make) } else { ROOT };
+        Ordinary { uid, dir, key }
+    })
+}
+
+/// Measures the ordinary users alone for a fifth of the time, and beside an attack for the rest.
+#[expect(clippy::print_stdout, reason = "the measurements are a report")]
+fn measure(limited: &Limited, time: Duration, is_soak: bool) {
+    let what = limited.key;
+    let host = host(limited.drain);
+    let people = people(&host, limited.drain);
+    let least = if is_soak { SAMPLES } else { 1 };
+    let quiet = beside(&host, &people, |_, _| {}, time / 5, least);
     let before = host.meter();
-    if drain == Drains::Stalling {
+    if limited.drain == Drains::Stalling {
         host.stall_backend(true);
     }
-    let busy = beside(&host, dir, attack, time * 4 / 5);
+    let busy = beside(&host, &people, limited.attack, time * 4 / 5, least);
     let grown = host.meter().private.saturating_sub(before.private) >> 10;
-    if drain == Drains::Stalling {
+    if limited.drain == Drains::Stalling {
         host.stall_backend(false);
     }
-    let (rounds, samples) = (busy.len(), quiet.len().min(busy.len()));
-    let slowest = busy.iter().max().copied().unwrap_or_default();
-    let (busy, quiet) = (p99(busy), p99(quiet));
-    let ratio = busy.as_secs_f64() / quiet.as_secs_f64();
-    println!(
-        "{what}: {rounds} rounds, p99 {busy:?}, quiet {quiet:?}: {ratio:.1} ×, slowest {slowest:?}; the server grew by \
-         {grown} MiB"
-    );
     assert!(grown < 512, "{what}: the server grew by {grown} MiB");
-    assert!(slowest < LONGEST, "{what}: a round of the ordinary user took {slowest:?}");
-    if is_soak && samples >= SAMPLES {
-        assert!(ratio <= SLOWDOWN, "{what}: the ordinary user is {ratio:.1} times slower");
+    for ((person, busy), quiet) in people.iter().zip(busy).zip(quiet) {
+        let (rounds, samples) = (busy.len(), quiet.len().min(busy.len()));
+        let slowest = busy.iter().max().copied().unwrap_or_default();
+        let (busy, quiet) = (p99(busy), p99(quiet));
+        let ratio = busy.as_secs_f64() / quiet.as_secs_f64();
+        let way = if person.key.is_some() { "TCP" } else { "socket" };
+        println!(
+            "{what}, {way}: {rounds} rounds, p99 {busy:?}, quiet {quiet:?}: {ratio:.1} ×, slowest {slowest:?}; the server \
+             grew by {grown} MiB"
+        );
+        assert!(slowest < LONGEST, "{what}, {way}: a round of the ordinary user took {slowest:?}");
+        if is_soak {
+            assert!(samples >= SAMPLES, "{what}, {way}: {samples} rounds in {PATIENCE:?} say nothing");
+            assert!(ratio <= SLOWDOWN, "{what}, {way}: the ordinary user is {ratio:.1} times slower");
+        }
     }
 }
 
@@ -353,13 +469,13 @@ fn measure(what: &str, drain: Drains, attack: Attack, time: Duration, is_soak: b
 fn random_attacks_of_one_user_at_every_limit_refuse_no_other() {
     let test = "random_attacks_of_one_user_at_every_limit_refuse_no_other";
     if !is_root() {
-        return skip(test, "only root can act as two other users");
+        return skip(test, "only root can act as three other users");
     }
     let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let each = soak
         .map_or(Duration::from_millis(600), |seconds| Duration::from_secs(seconds) / ATTACKS.len() as u32);
-    for (what, drain, attack) in ATTACKS {
-        measure(what, drain, attack, each, soak.is_some());
+    for limited in &ATTACKS {
+        measure(limited, each, soak.is_some());
     }
 }
 
@@ -389,7 +505,8 @@ fn unread_listings_respect_the_memory_limit_of_a_user() {
         held
     });
     // Another user is served meanwhile; by then the server has received all requests sent before.
-    let rounds = forebay_testkit::as_user(ORDINARY, || work(&host, ROOT, Duration::from_secs(2)));
+    let ordinary = Ordinary { uid: ORDINARY, dir: ROOT, key: None };
+    let rounds = forebay_testkit::as_user(ORDINARY, || ordinary.work(&host, Duration::from_secs(2), 1));
     assert!(!rounds.is_empty());
     let grown = host.meter().private.saturating_sub(before.private) >> 10;
     assert!(grown < 400, "unread answers hold {grown} MiB");

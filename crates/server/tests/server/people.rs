@@ -413,3 +413,22 @@ fn owner_only_service_refuses_other_users_by_credential() {
     as_user(BOB, || refused_stranger(&world.socket()));
     assert!(world.control().call(Request::StatFs).is_ok(), "the owner is accepted");
 }
+
+#[test]
+fn socket_for_programs_admits_other_users_as_themselves_only() {
+    if !can_act("socket_for_programs_admits_other_users_as_themselves_only") {
+        return;
+    }
+    let mut world = World::with(|config| {
+        config.owner_only = true;
+        config.programs_socket = Some(config.store.with_extension("programs"));
+    });
+    let socket = world.config.programs_socket.clone().unwrap();
+    open_directory(&world);
+    world.control().acting(ALICE).create(ROOT, "hers", 0o600);
+    as_user(BOB, || another_user(&socket));
+    as_user(BOB, || refused_stranger(&world.socket()));
+    world.control().call(Request::Unlink { dir: ROOT, name: name("his") }).unwrap();
+    world.restart();
+    as_user(BOB, || another_user(&socket));
+}

@@ -3,6 +3,7 @@
 
 mod rules;
 mod scene;
+mod takes;
 
 use crate::bounds::has_users;
 use crate::drain::{clean, drain, until};
@@ -15,11 +16,15 @@ use forebay_wire::{
 };
 use rules::{May, may, requests, rule};
 use scene::{Guard, ROOT, Scene, connect};
+use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::time::Duration;
+use takes::{Bound, takes};
 use tempfile::TempDir;
 
+/// Requests of a flood on one connection.
+const FLOOD: usize = 60;
 /// The errors for a request of another user.
 const NO: [ErrorKind; 2] = [ErrorKind::AccessDenied, ErrorKind::NotPermitted];
 
@@ -333,12 +338,13 @@ fn flood_of_requests_by_one_user_does_not_affect_others() {
         (limits.connections, limits.user_connections) = (24, 12);
         (limits.sessions, limits.user_sessions) = (24, 12);
         (limits.opens, limits.user_opens) = (64, 32);
-        limits.waiting = 2 * limits.in_flight;
+        (limits.waiting, limits.user_waiting) = (2 * limits.in_flight, limits.in_flight);
+        (limits.user_syncs, limits.user_working, limits.user_mappings) = (1, 1, 8);
     };
     for world in [World::with(tight), World::before_with(Arc::new(Memory::default()), tight)] {
         world.open_to_all();
         let scene = Scene::new(&world, BOB, Guard::Directory, 0);
-        let (mut round, mut seen) = (0, Vec::new());
+        let (mut round, mut seen, mut met) = (0, Vec::new(), BTreeSet::new());
         for request in requests(&scene) {
             // Requests that are refused are covered by another test.
             if matches!(may(&request), May::Servers) && seen.contains(&rule(&request).0) {
@@ -348,7 +354,7 @@ fn flood_of_requests_by_one_user_does_not_affect_others() {
             // Requests about the user's own files, whose answers are never read.
             let mut flood: Vec<Raw> = (0..4).map(|_| scene.owner(&world, channel(&request))).collect();
             for raw in &mut flood {
-                for _ in 0..60 {
+                for _ in 0..FLOOD {
                     let payload: &[u8] =
                         if matches!(request, Request::Write { .. }) { &[1; 512] } else { &[] };
                     raw.send(request.clone(), payload);
@@ -356,13 +362,66 @@ fn flood_of_requests_by_one_user_does_not_affect_others() {
             }
             round += 1;
             ordinary_work(&world, round);
+            met.extend(bounds_met(&request, &mut flood));
             drop(flood);
             until("the flood is over", || match world.control().call(Request::Status) {
                 Ok(Reply::Status(status)) => status.connections <= 3,
                 other => panic!("no status: {other:?}"),
             });
         }
+        for expected in [("Open", "user_opens"), ("Create", "user_opens"), ("MapFile", "user_mappings")] {
+            assert!(
+                met.contains(&expected),
+                "a flood does not meet its bound: {expected:?} is not in {met:?}"
+            );
+        }
     }
+}
+
+/// Reads the answers to a flood of requests. Fails unless each refusal names a bound that the request's rule names; returns
+/// these.
+fn bounds_met(request: &Request, flood: &mut [Raw]) -> BTreeSet<(&'static str, &'static str)> {
+    let (kind, mut met) = (rule(request).0, BTreeSet::new());
+    let keys: Vec<&str> = takes(request).iter().flat_map(|bound| bound.keys().iter().copied()).collect();
+    for raw in flood {
+        for _ in 0..FLOOD {
+            // The server ends a connection whose requests are refused for good.
+            let Ok((_, answer, _)) = raw.receive() else { break };
+            if let Err(error) = answer
+                && matches!(error.kind(), ErrorKind::Busy | ErrorKind::NoSpace)
+            {
+                let text = error.to_string();
+                let key = keys.iter().find(|key| text.contains(&format!("limits.{key}")));
+                let key = key.unwrap_or_else(|| panic!("{request:?} meets no bound of its rule: {text}"));
+                met.insert((kind, *key));
+            }
+        }
+    }
+    met
+}
+
+#[test]
+fn every_limit_of_a_user_bounds_some_request() {
+    if !has_users("every_limit_of_a_user_bounds_some_request") {
+        return;
+    }
+    let world = World::new();
+    world.open_to_all();
+    let scene = Scene::new(&world, ALICE, Guard::Directory, 0);
+    let mut bounding: BTreeSet<&str> = BTreeSet::new();
+    for request in requests(&scene) {
+        let bounds = takes(&request);
+        assert!(!bounds.is_empty(), "{request:?} has no bound");
+        let refused = matches!(may(&request), May::Service | May::Servers | May::Memory);
+        if bounds == [Bound::Refused] {
+            assert!(refused, "{request:?} is not refused to other users, so it needs a bound");
+        }
+        bounding.extend(bounds.iter().flat_map(|bound| bound.keys()).copied());
+    }
+    let limits = format!("{:?}", Config::default().limits);
+    let words = limits.split(|letter: char| !(letter.is_alphanumeric() || letter == '_'));
+    let keys: BTreeSet<&str> = words.filter(|word| word.starts_with("user_")).collect();
+    assert!(keys.len() > 9 && keys.is_subset(&bounding), "{keys:?} are not all in {bounding:?}");
 }
 
 /// The status answer, which lists the files that cannot be drained.
