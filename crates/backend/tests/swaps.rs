@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const ALICE: (Uid, Gid) = (Uid(4001), Gid(4001));
 const BOB: (Uid, Gid) = (Uid(4002), Gid(4002));
 const SECRET: &[u8] = b"what only Bob may read";
-const HERS: &[u8] = b"hers";
+const ALICES: &[u8] = b"hers";
 
 /// The name that the calls are about, and the one that Bob's entry has in turn with it.
 const NAME: &str = "d/f";
@@ -85,7 +85,7 @@ const CALLS: [Call; 19] = [
         let opened = stage.backend.open_to_write(&path(NAME)).ok();
         // As the server does: writes only to the file that it saw.
         let own = opened.filter(|object| object.version().is_ok_and(|version| version.serial == it.serial));
-        own.into_iter().for_each(|object| object.write_at(0, &[HERS]).unwrap());
+        own.into_iter().for_each(|object| object.write_at(0, &[ALICES]).unwrap());
     }),
     ("symlink_at", Swapped::Parents, |stage, it| {
         drop(stage.backend.symlink_at(Slot { path: &path("d/f/new"), dir: it.serial }, b"/etc"));
@@ -128,7 +128,7 @@ fn check_shown(object: &dyn Object, seen: u64) {
     if object.version().is_ok_and(|version| version.serial == seen) {
         let mut bytes = vec![0; 100];
         let count = object.read_at(0, &mut bytes).unwrap_or(0);
-        assert!(HERS.starts_with(&bytes[..count]), "shows {:?}", String::from_utf8_lossy(&bytes[..count]));
+        assert!(ALICES.starts_with(&bytes[..count]), "shows {:?}", String::from_utf8_lossy(&bytes[..count]));
     }
 }
 
@@ -185,7 +185,7 @@ impl Stage {
     }
 
     fn file(&self, text: &str, owner: (Uid, Gid)) {
-        let (mode, bytes) = if owner == BOB { (0o600, SECRET) } else { (0o644, HERS) };
+        let (mode, bytes) = if owner == BOB { (0o600, SECRET) } else { (0o644, ALICES) };
         let creation = Creation { owner, mode, stripes: None };
         self.backend.create(&path(text), &creation).unwrap().write_at(0, &[bytes]).unwrap();
     }

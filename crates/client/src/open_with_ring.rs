@@ -73,7 +73,7 @@ impl IdleRing {
     }
 
     /// The ring, if the server has bound it. Otherwise it is idle again, or dropped.
-    pub(crate) fn settle(
+    pub(crate) fn resolve(
         self,
         session: &Session,
         begun: &Begun,

@@ -108,7 +108,7 @@ impl Session {
         let connection_epoch = self.opens.connection_epoch();
         let idle = self.ring_for_open(who, request);
         let (begun, replies) = self.call_at_once_with(who, request, idle.as_ref().map(IdleRing::with_open));
-        let bound = idle.and_then(|idle| idle.settle(self, &begun, replies, connection_epoch));
+        let bound = idle.and_then(|idle| idle.resolve(self, &begun, replies, connection_epoch));
         match begun {
             Begun::Answered(Ok(Ok(reply))) => {
                 let opening = self.opened(who, request, reply, connection_epoch).await?;

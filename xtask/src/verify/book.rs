@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn book_that_cannot_be_built_is_wrong_and_a_missing_mdbook_is_said() {
+    fn book_that_cannot_be_built_is_wrong_and_a_missing_mdbook_is_noted() {
         let tree = Tree::default();
         let missing = built(&tree, None).unwrap();
         assert!(

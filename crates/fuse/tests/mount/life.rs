@@ -118,8 +118,12 @@ fn calls_of_many_threads_time_out_together_when_the_server_is_silent() {
     let took = begin.elapsed();
     // What a user sees.
     let cat = Command::new("cat").arg(at.join("file")).env("LC_ALL", "C").output().unwrap();
-    let said = String::from_utf8_lossy(&cat.stderr).into_owned();
-    assert_eq!((cat.status.code(), said.ends_with(": Connection timed out\n")), (Some(1), true), "{said}");
+    let message = String::from_utf8_lossy(&cat.stderr).into_owned();
+    assert_eq!(
+        (cat.status.code(), message.ends_with(": Connection timed out\n")),
+        (Some(1), true),
+        "{message}"
+    );
     world.signal_server(Signal::CONT);
     // A busy machine may add a few timeouts, but not half of what queued calls would wait.
     assert!(took < patience * QUEUED / 2, "{CALLERS} calls with a timeout of {patience:?} took {took:?}");

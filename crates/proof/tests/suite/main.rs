@@ -1,6 +1,7 @@
 //! End-to-end tests in one binary: each needs the same client and server code, which is compiled once.
 
 mod bounds;
+mod cluster;
 mod even;
 mod hostile;
 mod kill;
@@ -15,7 +16,6 @@ mod people;
 mod remembered;
 mod rings;
 mod sectors;
-mod several;
 mod space;
 mod stopped;
 mod store;
