@@ -477,7 +477,7 @@ mod tests {
         }
         let head = |name: &str| File::options().write(true).open(dirs[0].path().join(name)).unwrap();
         let mut theirs = vec![0; LONGEST];
-        let len = fgetxattr(&head("secret"), ATTRIBUTE, theirs.as_mut_slice()).unwrap();
+        let len = fgetxattr(head("secret"), ATTRIBUTE, theirs.as_mut_slice()).unwrap();
         theirs.truncate(len);
         let own = Id::of(&look(&head("mine")).unwrap()).text();
         let huge = format!("{own} 4294967295 1 0");

@@ -176,7 +176,7 @@ impl Stage {
         match self.swapped {
             Swapped::Files => self.file(text, owner),
             Swapped::Directories | Swapped::Parents => {
-                self.backend.make_dir(&path(text), owner, mode).unwrap()
+                self.backend.make_dir(&path(text), owner, mode).unwrap();
             }
         }
         if owner == BOB && self.swapped != Swapped::Files {

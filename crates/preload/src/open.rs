@@ -60,9 +60,8 @@ impl Open {
         }
         let known = self.hold.load(Ordering::Acquire);
         // SAFETY: a hold is freed only with the open file; replaced holds of earlier generations are never freed.
-        if let Some(hold) =
-            unsafe { known.as_ref() }.filter(|hold| hold.generation == process_state::generation())
-        {
+        let hold = unsafe { known.as_ref() };
+        if let Some(hold) = hold.filter(|hold| hold.generation == process_state::generation()) {
             return Ok(hold.file.clone());
         }
         Ok(self.take_over(known)?)

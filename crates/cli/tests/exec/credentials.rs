@@ -260,7 +260,7 @@ fn dropped_program_asks_for_root() {
     let mine = format!("/w/of-{}", std::process::id());
     client.open(&mine, OpenOptions::CREATE).and_then(|file| file.pwrite(0, b"mine")).expect("its own file");
     assert_eq!(client.stat(&mine).expect("it is there").uid, Uid(4001));
-    println!("asked for root");
+    Write::write_all(&mut std::io::stdout(), b"asked for root\n").expect("standard output");
 }
 
 /// A program that gave up root for good has no way to a connection that acts as root, also after a restart of the server.

@@ -249,7 +249,7 @@ impl NameRequests {
         match unlinked.fate {
             Fate::Orphaned => self.grace.orphaned(&self.opens, unlinked.file),
             Fate::Gone if unlinked.inode.kind() == PIPE => {
-                self.pipes.remove(&self.access.seal, unlinked.file)
+                self.pipes.remove(&self.access.seal, unlinked.file);
             }
             Fate::Named | Fate::Gone => {}
         }

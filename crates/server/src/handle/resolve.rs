@@ -144,7 +144,7 @@ impl Resolver {
                     caller.retry_context.shares.insert(dir, share);
                 }
                 Err(Stopped::Obstacle(obstacle)) => {
-                    self.transactions.clear(obstacle, &mut attempts.retry_state).await?
+                    self.transactions.clear(obstacle, &mut attempts.retry_state).await?;
                 }
                 Err(Stopped::Failed(error)) => return Err(error),
             },
