@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -149,6 +149,7 @@ struct Stage {
     swapped: Swapped,
     /// Held while nothing may be swapped.
     still: Mutex<()>,
+    swaps: AtomicU64,
 }
 
 impl Stage {
@@ -158,7 +159,7 @@ impl Stage {
         let backend = forebay_backend::open(&format!("{kind}:{}", dir.path().display())).unwrap();
         backend.make_dir(&path("d"), ALICE, 0o777).unwrap();
         backend.make_dir(&path("bob"), BOB, 0o700).unwrap();
-        let stage = Stage { dir, backend, swapped, still: Mutex::default() };
+        let stage = Stage { dir, backend, swapped, still: Mutex::default(), swaps: AtomicU64::new(0) };
         stage.make(OTHER, BOB);
         if swapped == Swapped::Files {
             fs::hard_link(stage.at(OTHER), stage.at(KEPT)).unwrap();
@@ -247,19 +248,22 @@ impl Stage {
         [NAME, OTHER].into_iter().find(is_free).expect("a free name")
     }
 
-    /// Exchanges both entries all the time, as Alice; returns how often.
-    fn swap(&self, stop: &AtomicBool) -> u64 {
+    /// Exchanges both entries all the time, as Alice.
+    fn swap(&self, stop: &AtomicBool) {
         become_user(ALICE.0.0);
         let (one, other) = (self.at(NAME), self.at(OTHER));
-        let mut swaps = 0;
         while !stop.load(Ordering::Relaxed) {
             let _still = self.still.lock().unwrap();
             // Fails while one of both is gone.
-            swaps += u64::from(renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).is_ok());
+            if renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).is_ok() {
+                self.swaps.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        swaps
     }
 }
+
+/// Upper limit for the first swap.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// For how long each call is attacked.
 fn span() -> Duration {
@@ -284,14 +288,17 @@ fn random_swaps_during_any_call_change_and_show_nothing_of_another_user() {
                 let swapping = scope.spawn(|| stage.swap(&stop));
                 let begin = Instant::now();
                 let attacked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    while begin.elapsed() < span() {
+                    // On a busy machine the other thread may get no turn for a while.
+                    let none_yet = || stage.swaps.load(Ordering::Relaxed) == 0 && begin.elapsed() < PATIENCE;
+                    while begin.elapsed() < span() || none_yet() {
                         let it = stage.prepare();
                         make(&stage, it);
                         assert_eq!(stage.state(), before, "{kind}: {call}, {swapped:?} swapped");
                     }
                 }));
                 stop.store(true, Ordering::Relaxed);
-                assert!(swapping.join().unwrap() > 0, "{kind}: {call}: nothing was swapped");
+                swapping.join().unwrap();
+                assert!(stage.swaps.load(Ordering::Relaxed) > 0, "{kind}: {call}: nothing was swapped");
                 attacked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             });
         }
