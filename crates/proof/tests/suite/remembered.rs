@@ -123,9 +123,14 @@ fn random_changes_around_kills_are_seen_at_once_by_all_clients() {
     }
     let local = &crowd.clients[1];
     local.open("/known", OpenOptions::CREATE_NEW).and_then(File::close).unwrap();
-    let before = requests(local);
-    (0..100).for_each(|_| assert!(local.stat("/known").is_ok()));
-    assert!(requests(local) - before < 50, "the attributes are cached");
+    // After a restart the client opens its queue in the background, and caches nothing before.
+    let is_cached = || {
+        std::thread::sleep(Duration::from_millis(10));
+        let before = requests(local);
+        (0..100).for_each(|_| assert!(local.stat("/known").is_ok()));
+        requests(local) - before < 50
+    };
+    assert!((0..3000).any(|_| is_cached()), "the attributes are cached");
 }
 
 #[test]
