@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(available(text), Some(2 << 20));
         let error = demand(1 << 60, true, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
-        for part in ["takes 1024 PiB,", " are free ", "--capacity", "--disk"] {
+        for part in ["takes 1 EiB,", " are free ", "--capacity", "--disk"] {
             assert!(error.to_string().contains(part), "{error}");
         }
         assert!(demand_memory(1 << 20).is_ok());

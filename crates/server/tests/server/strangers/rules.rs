@@ -204,7 +204,9 @@ rules! { Request, rule, requests;
     ];
     LocalPipe: May::Owner, s => vec![Request::LocalPipe { file: s.pipe }];
     KeepPages: May::Opener, s => vec![Request::KeepPages { token: s.token }];
-    MapFile: May::Opener, s => vec![Request::MapFile { token: s.token, offset: 0, len: 1, write: true }];
+    MapFile: May::Opener, s => [true, false]
+        .map(|write| Request::MapFile { token: s.token, offset: 0, len: 1, write })
+        .into();
 }
 
 /// Whether the drain covers the files of all users.
