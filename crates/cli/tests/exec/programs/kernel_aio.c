@@ -65,8 +65,10 @@ int main(int argc, char **argv) {
     one("append", appended);
     meta("a");
 
+    /* Requests of one submission have no order: none reads what another writes. */
     struct iocb mixed[4] = {request(IOCB_CMD_PWRITE, foreign, "outside", 7, 0), request(IOCB_CMD_PWRITE, fd, "inside", 6, 0),
-                            request(IOCB_CMD_PREAD, fd, other, 6, 0), request(IOCB_CMD_PREAD, foreign, buffer, 7, 0)};
+                            request(IOCB_CMD_PREAD, fd, other, 5, 6), request(IOCB_CMD_PREAD, foreign, buffer, 7, 4096)};
+    DO(pwrite(foreign, "already", 7, 4096));
     struct iocb *list[4] = {&mixed[0], &mixed[1], &mixed[2], &mixed[3]};
     DO(syscall(SYS_io_submit, context, 4L, list));
     struct io_event got[4];
@@ -76,7 +78,9 @@ int main(int argc, char **argv) {
         sum += got[i].res;
         for (int j = 0; j < 4; j++) own += got[i].obj == (uintptr_t)&mixed[j];
     }
-    fprintf(out, "mixed: %ld bytes, %ld known, %.6s\n", sum, own, other);
+    fprintf(out, "mixed: %ld bytes, %ld known, %.5s, %.7s\n", sum, own, other, buffer);
+    DO(pread(fd, other, 6, 0));
+    fprintf(out, "mixed: then %.6s\n", other);
     struct iocb bad = request(IOCB_CMD_PREAD, 999, buffer, 1, 0);
     struct iocb *half[3] = {&mixed[1], &bad, &mixed[2]};
     DO(syscall(SYS_io_submit, context, 3L, half));
