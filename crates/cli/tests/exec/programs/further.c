@@ -341,7 +341,7 @@ static void asynchronous(void) {
     DO(told);
     DO(aio_return(&c));
     struct aiocb d = {.aio_fildes = fd, .aio_buf = b, .aio_nbytes = 5, .aio_offset = 2, .aio_lio_opcode = LIO_READ};
-    struct aiocb e = {.aio_fildes = other, .aio_buf = b, .aio_nbytes = 5, .aio_lio_opcode = LIO_WRITE};
+    struct aiocb e = {.aio_fildes = other, .aio_buf = "other", .aio_nbytes = 5, .aio_lio_opcode = LIO_WRITE};
     struct aiocb *both[] = {&d, NULL, &e};
     DO(lio_listio(LIO_WAIT, both, 3, NULL));
     DO(aio_return(&d));
