@@ -125,6 +125,52 @@ fn library_of_go_is_not_loaded_while_calls_are_intercepted() {
     }
 }
 
+/// Raw calls are not intercepted beside Go code: one warning says so, whether Go's code or a library loaded later makes them.
+#[test]
+fn raw_calls_beside_go_code_are_reported() {
+    if !can() {
+        return;
+    }
+    let world = World::new();
+    let [go, raw_go, raw] = ["golib", "golib_raw", "rawlib"].map(|name| shared(&world, name));
+    let program = world.compile("loads");
+    let mut copy = world.command("cp");
+    copy.arg(&raw).arg("/fb/librawlib.so");
+    succeed(copy);
+    let of = |before: Option<&PathBuf>, library: &str, how: &str| {
+        let mut command = world.command(&program);
+        command
+            .arg(library)
+            .arg("/fb/file")
+            .env("FOREBAY_INTERCEPT", how)
+            .env("LD_LIBRARY_PATH", world.path(""));
+        let output = command.envs(before.map(|go| ("LD_PRELOAD", go))).output().expect("it runs");
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (out, err)
+    };
+    let by_name = "libgolib_raw.so";
+    for (before, library) in [
+        (None, raw_go.to_str().expect("UTF-8")),
+        (None, by_name),
+        (Some(&go), raw.to_str().expect("UTF-8")),
+        (Some(&go), "/fb/librawlib.so"),
+    ] {
+        let (out, err) = of(before, library, "auto");
+        assert_eq!(err.lines().count(), 1, "{library}: {err}");
+        assert!(err.contains("contains Go code") && err.contains("--intercept mount"), "{library}: {err}");
+        assert!(out.starts_with("-2\n") || library.starts_with("/fb"), "{library}: {out}");
+    }
+    for (before, library, how) in [(None, go.to_str().expect("UTF-8"), "auto"), (None, by_name, "library")] {
+        let (_, err) = of(before, library, how);
+        assert_eq!(err, "", "{library}");
+    }
+    // A ring needs interception too, and gets none that Go's code would not survive.
+    let mut rings = world.command(world.compile("rings_refused"));
+    rings.arg("/fb/rings").env("LD_PRELOAD", &go);
+    assert!(succeed(rings).contains("plain ENOSYS\n"));
+}
+
 /// The message is on standard error, once, at the start or when the library is loaded.
 #[test]
 fn kernel_without_dispatch_is_reported_to_programs_with_raw_calls() {

@@ -51,6 +51,9 @@ mod scan {
     pub(super) fn finds_raw_calls() -> bool {
         false
     }
+    pub(super) fn has_go() -> bool {
+        false
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -146,9 +149,14 @@ fn require() {
     }
     let program = std::env::current_exe().unwrap_or_default();
     let prefix = String::from_utf8_lossy(&process_state::config().prefix).into_owned();
+    let why = if scan::has_go() {
+        "Forebay cannot intercept them (it contains Go code, whose stacks are too small)"
+    } else {
+        "this kernel cannot intercept them (it lacks Syscall User Dispatch)"
+    };
     crate::log::warn(&format!(
-        "{} makes system calls that bypass the C library, and this kernel cannot intercept them (it lacks Syscall User \
-         Dispatch): they do not see files below {prefix}; use \"forebay exec --intercept mount\"",
+        "{} makes system calls that bypass the C library, and {why}: they do not see files below {prefix}; use \
+         \"forebay exec --intercept mount\"",
         program.display()
     ));
 }
@@ -158,7 +166,13 @@ pub(crate) fn switch_on() -> bool {
     if is_on() {
         return true;
     }
-    if process_state::config().intercept == Intercept::Library || process_state::is_borrowed() {
+    let ruled_out = match process_state::config().intercept {
+        Intercept::Library => true,
+        // Go makes its calls on stacks that the handler would overrun.
+        Intercept::Auto => scan::has_go(),
+        Intercept::Dispatch => false,
+    };
+    if ruled_out || process_state::is_borrowed() {
         return false;
     }
     hook::find_all();

@@ -43,13 +43,8 @@ fn concerns_files(number: Number) -> bool {
 
 impl Object<'_> {
     fn has_raw_calls(&self, memory: &mut Option<Memory>) -> bool {
-        if self.notes.go || GO.load(Ordering::Relaxed) {
+        if self.notes.go {
             GO.store(true, Ordering::Relaxed);
-            crate::log::note(|| {
-                "system calls are not intercepted: the program contains Go code, whose stacks are too small"
-                    .to_owned()
-            });
-            return false;
         }
         let len: usize = self.code.iter().map(|code| code.len()).sum();
         let Some(id) = self.notes.build_id.filter(|_| len > SMALL) else { return self.search() };
@@ -99,12 +94,17 @@ struct Search {
     found: bool,
 }
 
+/// Whether Go code was found, next to which system calls cannot be intercepted.
+pub(super) fn has_go() -> bool {
+    GO.load(Ordering::Relaxed)
+}
+
 /// Scans all loaded objects that have not been scanned before.
 pub(super) fn finds_raw_calls() -> bool {
     let mut search = Search { memory: None, found: false };
     // SAFETY: the loader calls the function with its list of libraries while that list does not change.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found && !GO.load(Ordering::Relaxed)
+    search.found
 }
 
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
@@ -143,7 +143,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
     }
     let notes = Notes::read(of_kind(libc::PT_NOTE).map(piece));
     search.found |= Object { code, notes }.has_raw_calls(&mut search.memory);
-    // Continue: all objects are scanned, since Go code in one rules out interception for all.
+    // Continue: Go code in any object rules out interception for all.
     0
 }
 

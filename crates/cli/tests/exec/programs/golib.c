@@ -1,3 +1,3 @@
 /* A library with the mark of Go's linker. */
-__asm__(".pushsection .note.go.buildid,\"a\",@note\n.balign 4\n.long 4, 4, 4\n.ascii \"Go\\0\\0\"\n.ascii \"id\\0\\0\"\n.popsection");
+#include "go_mark.h"
 long append(const char *path, const char *bytes, long count) { return count; }
