@@ -3,11 +3,12 @@
 //! The store has one memory object for each mapped file (decision 92). The client fetches its descriptor over a
 //! separate Unix socket, because the kernel passes descriptors only there; a ticket from the client's connection
 //! selects it. A file that is not completely on this server, or a client on another machine, gets no object: then a
-//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment. It is
-//! refused too while a mount keeps pages of the file (`kept_pages.rs`).
+//! mapping that may be written is refused, and one for reading is a copy of the file as it is at that moment, unless a
+//! program has it open for writing. A writable mapping is refused too while a mount keeps pages of the file
+//! (`kept_pages.rs`).
 //!
 //! **Invariant**: a writable descriptor goes only to clients that have the file open for writing; no client stores into
-//! a mapping that is not the object. No user except root and the owner has more pending descriptors, or more
+//! a mapping that is not the object; a copy is mapped only of a file that no client can write. No user except root and the owner has more pending descriptors, or more
 //! connections that fetch one, than `limits.user_mappings`.
 
 use crate::backing::{BackingLayer, Part, bytes_of};
@@ -51,6 +52,9 @@ const TEND: Duration = Duration::from_millis(100);
 /// Minimum interval between two writebacks, and the maximum share of time they take (1/20).
 const BACK: Duration = Duration::from_secs(1);
 const BACK_SHARE: u32 = 20;
+/// How long files that programs have just closed may take to be closed here, and the pause between two looks.
+const CLOSING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
 /// How often a range that changes while it is read is filled again.
 const TRIES: u32 = 1000;
 /// Prefix that identifies these sockets in the list of the machine.
@@ -59,6 +63,8 @@ const PREFIX: &[u8] = b"forebay-map-";
 const NO_OBJECT: &str = "it cannot be mapped for writing here: processes share the memory of a mapped file only on the \
                          machine of the server that has all its bytes; use a mount, or make the file on one server of \
                          this machine";
+const NO_COPY: &str = "it cannot be mapped here while a program has it open for writing: away from the machine of the \
+                       server that has all its bytes, a mapping is a copy; close it there first, or use a mount";
 
 /// A request to map a file.
 #[derive(Clone, Copy)]
@@ -177,7 +183,7 @@ impl Mappings {
         if !here || !caller.local {
             return match request.write {
                 true => Err(Error::new(ErrorKind::Unsupported, NO_OBJECT)),
-                false => Ok(Reply::FileMap(FileMap::Copy)),
+                false => self.copy(file).await,
             };
         }
         let _guard = request.write.then(|| self.kept_pages.begin_mapping(file)).transpose()?;
@@ -206,6 +212,19 @@ impl Mappings {
             format!("file {file} changes faster than it can be mapped: try again"),
         ))
     }
+
+    /// Lets a client map a copy of a file, if no program has it open for writing.
+    async fn copy(&self, file: FileId) -> Answer {
+        let begin = Instant::now();
+        while self.parts.access.opens.has_writers(file) {
+            if begin.elapsed() > CLOSING {
+                return Err(Error::new(ErrorKind::Unsupported, NO_COPY));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(Reply::FileMap(FileMap::Copy))
+    }
+
     /// A client is about to keep pages of an open file that programs may store into.
     pub(crate) async fn keep_pages(&self, job: &Membership, caller: &Caller, token: &Token) -> Answer {
         self.parts.homes.demand_joined()?;

@@ -4,7 +4,7 @@
 //! they are in use; each file without a name is reaped exactly once.
 
 use crate::per_user::{UserCounts, UserLimit};
-use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
+use forebay_model::{Access, Error, ErrorKind, FileId, Result, Uid};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,6 +39,8 @@ struct Table {
 #[derive(Default)]
 struct Open {
     count: usize,
+    /// Number of holds of files that are open for writing.
+    writers: usize,
     state: State,
     set_id: Arc<AtomicBool>,
 }
@@ -61,6 +63,8 @@ pub(crate) struct Hold {
     counted: bool,
     /// The user who opened the file; `None` for the hold of a single request.
     user: Option<Uid>,
+    /// Whether the file is open for writing.
+    writes: bool,
     /// Whether the file may have set-id bits, which a write clears. Shared by all holds.
     set_id: Arc<AtomicBool>,
 }
@@ -75,15 +79,15 @@ impl Opens {
     /// Holds a file for the duration of a request. Check its existence after this call: only then the result stays
     /// valid.
     pub(crate) fn hold(self: &Arc<Opens>, file: FileId) -> Result<Hold> {
-        self.hold_for(file, None)
+        self.hold_for(file, None, false)
     }
 
     /// Holds a file for the user who opens it, until it is closed.
-    pub(crate) fn open(self: &Arc<Opens>, file: FileId, uid: Uid) -> Result<Hold> {
-        self.hold_for(file, Some(uid))
+    pub(crate) fn open(self: &Arc<Opens>, file: FileId, uid: Uid, access: Access) -> Result<Hold> {
+        self.hold_for(file, Some(uid), access.write)
     }
 
-    fn hold_for(self: &Arc<Opens>, file: FileId, user: Option<Uid>) -> Result<Hold> {
+    fn hold_for(self: &Arc<Opens>, file: FileId, user: Option<Uid>, writes: bool) -> Result<Hold> {
         let mut table = self.lock();
         self.check_total(&table)?;
         let Table { files, users, .. } = &mut *table;
@@ -98,9 +102,10 @@ impl Opens {
             return Err(error);
         }
         open.count += 1;
+        open.writers += usize::from(writes);
         let set_id = open.set_id.clone();
         table.total += 1;
-        Ok(Hold { file, opens: self.clone(), counted: true, user, set_id })
+        Ok(Hold { file, opens: self.clone(), counted: true, user, writes, set_id })
     }
 
     /// Fails if this user cannot open another file.
@@ -173,6 +178,11 @@ impl Opens {
         self.lock().files.get(&file).is_some_and(|open| open.count > 0)
     }
 
+    /// Whether a session has the file open for writing.
+    pub(crate) fn has_writers(&self, file: FileId) -> bool {
+        self.lock().files.get(&file).is_some_and(|open| open.writers > 0)
+    }
+
     /// Holds a file without a name for clients that may re-assert it, outside the limit.
     pub(crate) fn hold_orphan(self: &Arc<Opens>, file: FileId) -> Hold {
         let mut table = self.lock();
@@ -180,7 +190,7 @@ impl Opens {
         open.count += 1;
         open.state = State::Orphan;
         let set_id = open.set_id.clone();
-        Hold { file, opens: self.clone(), counted: false, user: None, set_id }
+        Hold { file, opens: self.clone(), counted: false, user: None, writes: false, set_id }
     }
 
     /// The server stops: holds dropped from now on do not close files, because their clients will re-assert them.
@@ -225,6 +235,7 @@ impl Drop for Hold {
             }
             let open = table.files.get_mut(&self.file).expect("held files are in the table");
             open.count -= 1;
+            open.writers -= usize::from(self.writes);
             if open.count > 0 {
                 return;
             }
@@ -315,17 +326,25 @@ pub(crate) mod tests {
         let diary = Diary::default();
         let users = UserLimit { what: "open files", key: "user_opens", most: 2, owner: Some(Uid(1)) };
         let opens = Opens::new(9, users, Box::new(diary.clone()));
-        let held = [opens.open(FileId(5), Uid(7)).unwrap(), opens.open(FileId(5), Uid(7)).unwrap()];
-        let refused = opens.open(FileId(6), Uid(7)).err().expect("the third");
+        let held = [
+            opens.open(FileId(5), Uid(7), Access::READ).unwrap(),
+            opens.open(FileId(5), Uid(7), Access::READ).unwrap(),
+        ];
+        let refused = opens.open(FileId(6), Uid(7), Access::READ).err().expect("the third");
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(refused.to_string().contains("limits.user_opens"), "{refused}");
         assert!(opens.check_room(Uid(7)).is_err() && opens.check_room(Uid(8)).is_ok());
         assert!(!opens.is_held(FileId(6)) && opens.reap_at_once(FileId(6)), "the refused open left no entry");
         opens.reaped(FileId(6));
-        drop((opens.hold(FileId(5)).unwrap(), opens.open(FileId(6), Uid(8)).unwrap()));
-        let owners: Vec<Hold> = (0..4).map(|_| opens.open(FileId(7), Uid(1)).unwrap()).collect();
+        drop((opens.hold(FileId(5)).unwrap(), opens.open(FileId(6), Uid(8), Access::READ).unwrap()));
+        let writes = opens.open(FileId(6), Uid(8), Access::WRITE).unwrap();
+        assert!(opens.has_writers(FileId(6)) && !opens.has_writers(FileId(5)));
+        drop(writes);
+        assert!(!opens.has_writers(FileId(6)));
+        let owners: Vec<Hold> =
+            (0..4).map(|_| opens.open(FileId(7), Uid(1), Access::READ).unwrap()).collect();
         drop(held);
-        assert!(opens.open(FileId(6), Uid(7)).is_ok());
+        assert!(opens.open(FileId(6), Uid(7), Access::READ).is_ok());
         drop(owners);
         assert_eq!(opens.count(), 0);
     }

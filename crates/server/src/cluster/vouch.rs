@@ -55,7 +55,7 @@ impl Vouching {
     pub(crate) async fn have_vouched(&self, caller: &Caller, token: &Token) -> Result<()> {
         let authority = self.homes.authority(token.file);
         // Held before the request, so that the authority does not take the file for closed.
-        let hold = Arc::new(self.opens.open(token.file, token.uid)?);
+        let hold = Arc::new(self.opens.open(token.file, token.uid, token.access)?);
         let vouched = match self.peers.ask(authority, PeerRequest::Vouch { token: *token }).await? {
             PeerReply::Vouched(vouched) => vouched,
             other => return Err(nonsense(&other)),

@@ -162,7 +162,7 @@ impl FileAccess {
         if !self.homes.is_authority(token.file) {
             return Err(Blocked::Vouch(*token));
         }
-        let hold = Arc::new(self.opens.open(token.file, token.uid)?);
+        let hold = Arc::new(self.opens.open(token.file, token.uid, token.access)?);
         let names = self.store.names();
         let is_left_open = self.tokens.is_left_open(token);
         let inode = if is_left_open || self.sessions.knows(token) {

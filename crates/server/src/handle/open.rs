@@ -43,7 +43,7 @@ impl OpenRequests {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Outcome {
         self.access.reach(caller, file)?;
         self.layer.refresh_in(file, caller.retry_context.order(file))?;
-        let hold = Arc::new(self.opens.open(file, caller.who.uid)?);
+        let hold = Arc::new(self.opens.open(file, caller.who.uid, access)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
         self.opened(caller, file, inode, access, truncate, hold)
@@ -65,7 +65,7 @@ impl OpenRequests {
             self.layer.lookup_backing_in(dir, name, |file| caller.retry_context.order(file))?;
             let (layout, incarnations) = self.new_layout(caller, (dir, name))?;
             // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
-            let hold = |file| self.opens.open(file, caller.who.uid).map(Arc::new);
+            let hold = |file| self.opens.open(file, caller.who.uid, access).map(Arc::new);
             let names = self.store.names();
             let made = names.create_file(
                 &caller.who,
@@ -139,7 +139,7 @@ impl OpenRequests {
             Found::Here(file, _) => file,
             Found::Away(file, _) => return Ok(Some(Reply::At { dir, file, rest: Vec::new() })),
         };
-        let opened = self.opens.open(file, caller.who.uid);
+        let opened = self.opens.open(file, caller.who.uid, access);
         let Some(hold) = unless_gone(opened)?.map(Arc::new) else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);

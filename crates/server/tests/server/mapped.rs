@@ -54,3 +54,24 @@ fn pages_kept_by_a_mount_and_shared_memory_exclude_each_other() {
     let again = open(&mut mount, "f", Access::BOTH).unwrap();
     refused(mount.call(Request::KeepPages { token: again }), ErrorKind::Unsupported);
 }
+
+/// A mapping of a client on another machine is a copy, which would show nothing of what others write.
+#[test]
+fn client_of_another_machine_maps_files_without_writers_for_reading() {
+    let world = World::new();
+    let mut owner = world.control();
+    let created = owner.create(FileId::ROOT, "f", 0o644);
+    let (mut far, _) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).expect("connected");
+    let [both, reader] = [Access::BOTH, Access::READ].map(|access| open(&mut far, "f", access).unwrap());
+    refused(map(&mut far, both, true), ErrorKind::Unsupported);
+    refused(map(&mut far, both, false), ErrorKind::Unsupported);
+    refused(map(&mut far, reader, true), ErrorKind::BadHandle);
+    assert_eq!(far.call(Request::Close { token: both }), Ok(Reply::Done));
+    refused(map(&mut far, reader, false), ErrorKind::Unsupported);
+    assert_eq!(owner.call(Request::Close { token: created }), Ok(Reply::Done));
+    assert_eq!(map(&mut far, reader, false), Ok(Reply::FileMap(FileMap::Copy)));
+    // On the server's machine there is an object, with writers too.
+    let _writer = open(&mut far, "f", Access::BOTH).unwrap();
+    let near = open(&mut owner, "f", Access::READ).unwrap();
+    assert!(matches!(map(&mut owner, near, false), Ok(Reply::FileMap(FileMap::Shared { .. }))));
+}

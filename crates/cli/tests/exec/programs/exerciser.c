@@ -77,7 +77,7 @@ static void do_punch(void) {
     memset(model + offset, 0, len);
 }
 
-/* Of a file without shared memory only copies can be mapped. */
+/* Of a file without shared memory only copies can be mapped, while no program has it open for writing. */
 static int copies;
 
 static void do_map(int writes) {
@@ -86,14 +86,21 @@ static void do_map(int writes) {
     range(&offset, &len, size);
     long start = offset & ~4095L;
     int protection = writes ? PROT_READ | PROT_WRITE : PROT_READ;
-    int from = copies && !writes ? open(path, O_RDONLY) : fd;
+    int from = fd;
+    if (copies && !writes) {
+        close(fd);
+        from = open(path, O_RDONLY);
+    }
     unsigned char *map = mmap(NULL, offset + len - start, protection, MAP_SHARED, from, start);
     if (copies && writes) {
         if (map != MAP_FAILED || errno != ENODEV) die("mmap of a copy for writing", offset, len);
         return;
     }
     if (map == MAP_FAILED) die("mmap", offset, len);
-    if (from != fd) close(from);
+    if (copies) {
+        close(from);
+        fd = open(path, O_RDWR);
+    }
     if (memcmp(map + offset - start, model + offset, len)) die("mapping differs", offset, len);
     if (writes) {
         for (long i = 0; i < len; i++) model[offset + i] = map[offset - start + i] = dice(256);
