@@ -156,11 +156,6 @@ impl Exec {
             })?;
         }
         registry.join().map_err(|error| failed(&error.to_string()))?;
-        if let Some(counts) = std::env::var_os(COUNTS_VARIABLE) {
-            // Calls through a mount are not counted. The mark file keeps `run` from warning that the program
-            // made none.
-            let _ = std::fs::File::create(mounted_mark(Path::new(&counts)));
-        }
         command.env(MOUNTED_VARIABLE, &self.prefix);
         Ok(())
     }
@@ -173,10 +168,18 @@ impl Exec {
     }
 }
 
-/// The file that marks that programs of a run have used a private mount; it lies beside the page of call
-/// counters.
+/// The file that marks that programs of a run have used a private mount, whose calls are not counted; it lies beside the
+/// page of call counters.
 pub(crate) fn mounted_mark(counts: &Path) -> PathBuf {
     counts.with_extension("mounted")
+}
+
+/// Leaves that mark, if this process belongs to a run.
+pub(crate) fn mark_mounted() {
+    if let Some(counts) = std::env::var_os(COUNTS_VARIABLE) {
+        // Without it, the run only warns that no program has used the buffer.
+        let _ = std::fs::File::create(mounted_mark(Path::new(&counts)));
+    }
 }
 
 /// Rejects a prefix that is relative or the root directory.

@@ -5,12 +5,13 @@
 //! a link named `mount.fuse.forebay` serves the type that the kernel shows.
 
 use crate::connect::Service;
+use crate::exec::mark_mounted;
 use crate::failure::{Failure, Outcome};
 use crate::intercept::{Scaffold, announce, wait_until_unused};
 use crate::places::Surroundings;
 use crate::{detach, output, signals, up};
 use clap::Args;
-use forebay_fuse::{Mounted, Options, Stopper, unmount};
+use forebay_fuse::{FirstUse, Mounted, Options, Stopper, unmount};
 use rustix::process::setsid;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -90,8 +91,9 @@ impl Mount {
         let used = |error| Failure::local("use", dir, &error);
         let scaffold =
             self.shared.as_ref().map(|_| Scaffold::hold(dir, self.made)).transpose().map_err(used)?;
-        let mount = forebay_fuse::Mount { service: self.service.resolve()?, dir: dir.to_owned(), options };
-        let mounted = mount.start()?;
+        let (service, dir) = (self.service.resolve()?, dir.to_owned());
+        let on_first_use = self.shared.as_ref().map(|_| Box::new(mark_mounted) as FirstUse);
+        let mounted = forebay_fuse::Mount { service, dir, options, on_first_use }.start()?;
         unmount_on_signal(&mounted)?;
         if let Some(registry) = &self.shared {
             announce(registry).map_err(|error| Failure::local("write", registry, &error))?;

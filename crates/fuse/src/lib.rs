@@ -43,6 +43,6 @@ mod unmount;
 mod users;
 mod work;
 
-pub use mount::{Mount, Mounted, Stopper};
+pub use mount::{FirstUse, Mount, Mounted, Stopper};
 pub use options::Options;
 pub use unmount::unmount;

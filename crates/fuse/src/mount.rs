@@ -26,7 +26,12 @@ pub struct Mount {
     pub dir: PathBuf,
     /// The mount options.
     pub options: Options,
+    /// Called once, before the kernel learns of anything below the mount point.
+    pub on_first_use: Option<FirstUse>,
 }
+
+/// What is done when a mount is used for the first time.
+pub type FirstUse = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted service. Dropping it unmounts it.
 pub struct Mounted {
@@ -76,7 +81,7 @@ impl Mount {
         }
         let specials = self.options.has_special_files();
         let (answers, receiver) = std::sync::mpsc::channel();
-        let serve = Serve::new(speaker, specials, answers, runtime.handle().clone());
+        let serve = Serve::new(speaker, specials, answers, runtime.handle().clone(), self.on_first_use);
         let session = session(Dispatcher::new(serve), &source, &dir, &self.options);
         let session = session.map_err(|error| cannot_mount(&dir, &error))?;
         let kernel = session.notifier();

@@ -151,6 +151,7 @@ impl Filesystem for Dispatcher {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (Caller::from(request), name.to_owned());
         self.run(move |serve| {
+            serve.used();
             let client = serve.speaker.of(caller);
             serve.answer_entry(
                 reply,
@@ -446,6 +447,7 @@ impl Filesystem for Dispatcher {
     fn opendir(&self, request: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let caller = Caller::from(request);
         self.run(move |serve| {
+            serve.used();
             let client = serve.speaker.of(caller);
             match serve.wait.block_on(client.by_id().open(id(inode), Access::READ, false)) {
                 Ok(held) => {

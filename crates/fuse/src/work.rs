@@ -1,6 +1,7 @@
 //! Requests that need several calls to the service, or a decision.
 
 use crate::convert::{self, Purpose};
+use crate::mount::FirstUse;
 use crate::open::{Handles, Open};
 use crate::pages::{AllPages, Answers, Pages};
 use crate::speaker::{Caller, Speaker};
@@ -10,6 +11,7 @@ use forebay_model::{
 };
 use fuser::{FileAttr, FileHandle, INodeNo};
 use std::ffi::OsStr;
+use std::sync::Once;
 use std::time::Instant;
 use tokio::runtime::Handle;
 
@@ -24,12 +26,28 @@ pub(crate) struct Serve {
     /// Replies that wait until pages are dropped.
     pub(crate) answers: Answers,
     pub(crate) wait: Handle,
+    first_use: Once,
+    on_first_use: Option<FirstUse>,
 }
 
 impl Serve {
-    pub(crate) fn new(speaker: Speaker, specials: bool, answers: Answers, wait: Handle) -> Serve {
-        let (handles, pages) = (Handles::default(), AllPages::default());
-        Serve { speaker, specials, protects_links: protects_links(), handles, pages, answers, wait }
+    pub(crate) fn new(
+        speaker: Speaker,
+        specials: bool,
+        answers: Answers,
+        wait: Handle,
+        on_first_use: Option<FirstUse>,
+    ) -> Serve {
+        let (handles, pages, first_use) = (Handles::default(), AllPages::default(), Once::new());
+        let protects_links = protects_links();
+        Serve { speaker, specials, protects_links, handles, pages, answers, wait, first_use, on_first_use }
+    }
+
+    /// A program looks at what is below the mount point.
+    pub(crate) fn used(&self) {
+        if let Some(act) = &self.on_first_use {
+            self.first_use.call_once(act);
+        }
     }
 
     /// The kernel's handle for an open file.

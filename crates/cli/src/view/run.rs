@@ -66,7 +66,7 @@ struct Counts {
     calls: u64,
     /// Calls that found the buffer full.
     full: u64,
-    /// Whether programs used a private mount: their calls are not counted.
+    /// Whether programs used the buffer by a private mount: their calls are not counted.
     mounted: bool,
 }
 

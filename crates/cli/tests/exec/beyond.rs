@@ -237,6 +237,13 @@ fn run_drains_files_of_a_static_program() {
     assert!(!text.contains("no process"), "{text}");
     let unused = run(&[Path::new("true")]);
     assert!(unused.contains("no process of the program has used /fb"), "{unused}");
+    // What the target had before is not the program's.
+    let elsewhere = world.path("elsewhere");
+    let unused = run(&[&program, &elsewhere, Path::new("x"), Path::new("0")]);
+    assert!(elsewhere.exists(), "{unused}");
+    assert!(unused.contains("no process of the program has used /fb"), "{unused}");
+    let copied = run(&[&program, Path::new("/fb/more"), Path::new("y"), Path::new("0")]);
+    assert!(!copied.contains("no process") && target.join("more").exists(), "{copied}");
     let used = run(&[Path::new("ls"), Path::new("/fb")]);
     assert!(!used.contains("no process"), "{used}");
 }

@@ -92,7 +92,12 @@ fn unknown_role_is_refused() {
             let mut options = Options::default();
             options.add(&var(OPTIONS)).unwrap();
             let patience = Duration::from_secs(var(PATIENCE).parse().unwrap());
-            let mount = Mount { service: client_config(&store, patience), dir: var(DIR).into(), options };
+            let mount = Mount {
+                service: client_config(&store, patience),
+                dir: var(DIR).into(),
+                options,
+                on_first_use: None,
+            };
             let mounted = mount.start().unwrap();
             let stopper = mounted.stopper();
             on_signal(move || drop(stopper.stop()));
