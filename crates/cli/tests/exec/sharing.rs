@@ -216,6 +216,27 @@ fn admit_other_user(world: &World) -> PathBuf {
     home
 }
 
+/// The script of the world's directory as root or as another user, with the library for a directory of Forebay.
+fn scripted(world: &World, home: &Path, as_other: bool, dir: &Path, what: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "--signal=KILL", "120"]);
+    if as_other {
+        let user = OTHER.to_string();
+        command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);
+    }
+    if dir.starts_with("/fb") {
+        command.arg(world.path("forebay")).args(["exec", "--"]);
+    }
+    // Another user may have no access to an interpreter of root's.
+    let system = Path::new("/usr/bin/python3");
+    command.arg(if system.exists() { system } else { Path::new("python3") }).arg(world.path("script.py"));
+    command.arg(dir).arg(what);
+    let own = if as_other { home.to_owned() } else { world.path("") };
+    command.current_dir(&own).env("HOME", &own).env("XDG_CACHE_HOME", &own).env("XDG_RUNTIME_DIR", &own);
+    command.env("FOREBAY_SERVICE", world.service());
+    command
+}
+
 /// Named pipes connect users of one machine, with the rights that they have on tmpfs.
 #[test]
 fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
@@ -229,23 +250,8 @@ fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
     let local = tempfile::Builder::new().prefix("fb-pipes-").tempdir_in(base).expect("a directory");
     open_to_all(local.path());
     let command = |as_other: bool, inside: bool, what: &str| {
-        let mut command = Command::new("timeout");
-        command.args(["--foreground", "--signal=KILL", "120"]);
-        if as_other {
-            let user = OTHER.to_string();
-            command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);
-        }
-        if inside {
-            command.arg(world.path("forebay")).args(["exec", "--"]);
-        }
-        // Another user may have no access to an interpreter of root's.
-        let system = Path::new("/usr/bin/python3");
-        command.arg(if system.exists() { system } else { Path::new("python3") }).arg(world.path("script.py"));
-        command.arg(if inside { Path::new("/fb/pipes") } else { local.path() }).arg(what);
-        let own = if as_other { home.clone() } else { world.path("") };
-        command.current_dir(&own).env("HOME", &own).env("XDG_CACHE_HOME", &own).env("XDG_RUNTIME_DIR", &own);
-        command.env("FOREBAY_SERVICE", world.service());
-        command
+        let dir = if inside { Path::new("/fb/pipes") } else { local.path() };
+        scripted(&world, &home, as_other, dir, what)
     };
     let all = |inside: bool| {
         let mut found = String::new();
@@ -272,4 +278,46 @@ fn named_pipes_connect_users_with_the_rights_of_tmpfs() {
     remove.args(["-r", "/fb/pipes"]);
     succeed(remove);
     assert!(before.difference(&twins()).count() >= 28, "other tests may remove theirs");
+}
+
+const SOCKETS: &str = r#"
+import errno, os, socket, sys
+dir, what = sys.argv[1:3]
+def tried(call):
+    try: call(); return "done"
+    except OSError as error: return errno.errorcode[error.errno]
+def bound(name):
+    at = socket.socket(socket.AF_UNIX); at.bind(f"{dir}/{name}"); os.chmod(f"{dir}/{name}", 0o777); at.listen()
+    return at
+def connect(name): socket.socket(socket.AF_UNIX).connect(f"{dir}/{name}")
+if what == "make":
+    os.mkdir(dir); os.chmod(dir, 0o777)
+elif what == "serve":
+    at = bound("root"); print("ready", flush=True); sys.stdin.read()
+else:
+    own = bound(what)
+    print(tried(lambda: connect("root")), tried(lambda: connect(what)), end=" ")
+    print(tried(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", f"{dir}/root")))
+    if what == "root again": print(tried(lambda: connect("other")))
+"#;
+
+/// A socket is its owner's: other users are refused, not told that no process listens.
+#[test]
+fn sockets_of_other_users_are_refused() {
+    if !rustix::process::geteuid().is_root() || !has("setpriv") || !has("python3") {
+        return skip("another user's sockets: they need root, setpriv and python3");
+    }
+    let world = World::new();
+    let home = admit_other_user(&world);
+    std::fs::write(world.path("script.py"), SOCKETS).expect("a file");
+    let command = |as_other, what| scripted(&world, &home, as_other, Path::new("/fb/sockets"), what);
+    succeed(command(false, "make"));
+    let mut server = command(false, "serve");
+    let mut server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut ready = [0; 6];
+    server.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("it listens");
+    assert_eq!(succeed(command(true, "other")), "ENOTSUP done ENOTSUP\n");
+    assert_eq!(succeed(command(false, "root again")), "done done EPROTOTYPE\nENOTSUP\n");
+    drop(server.stdin.take());
+    assert!(server.wait().expect("it ends").success());
 }
