@@ -176,7 +176,7 @@ impl fmt::Display for Servers {
         let Totals { files, opens, .. } = self.totals;
         writeln!(
             f,
-            "{} servers, {}, {}; \"forebay status --long\" shows each separately",
+            "{} servers, {}, {}; \"forebay status --long\" shows each",
             self.servers.len(),
             human::plural(files, "entry", "entries"),
             human::counted(opens, "open file")

@@ -175,6 +175,8 @@ fn status_of_three_servers_fits_a_screen_and_has_totals() {
     assert_eq!(status["totals"]["away"], 0);
     let shown = world.well(&["status"]);
     assert!(shown.lines().count() <= 24, "{shown}");
+    let widest = shown.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{widest:?} columns: {shown}");
     let all = shown.lines().find(|line| line.trim_start().starts_with("all ")).expect("a line of totals");
     assert!(all.contains("3 MiB"), "{shown}");
     assert!(shown.lines().next().is_some_and(|line| line.starts_with("3 servers, ")), "{shown}");
@@ -215,6 +217,10 @@ fn run_summary_counts_bytes_of_the_program() {
     assert_eq!(summary["served"]["written"], 3_000_000, "{summary}");
     assert_eq!(summary["served"]["read"], 4_048_576, "{summary}");
     assert_eq!(summary["drained"]["bytes"], 3_000_000, "{summary}");
+    let mut shown = world.command(&["run", "--capacity", "64MiB", "--pfs", "pfs", "--", "bash", "-c"]);
+    shown.arg(script);
+    let ran = run(shown);
+    assert!(ran.err.contains(": in buffer  2.9 MiB written, 3.9 MiB read by "), "{}", ran.err);
     let idle = world.command(&["run", "--json", "--capacity", "64MiB", "--pfs", "pfs", "--", "true"]);
     let ran = run(idle);
     let line = ran.err.lines().find(|line| line.starts_with('{')).expect("a line of JSON");

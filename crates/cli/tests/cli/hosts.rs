@@ -103,6 +103,13 @@ fn a_service_is_looked_for_at_every_address_of_a_list() {
     let all = [nowhere.as_str(), "tcp:127.0.0.1:9", "forebay up"];
     world.run(&["ls", "--service", &none, "/"]).failed(1, &all);
     world.run(&["exec", "--service", &none, "--", "true"]).failed(1, &all);
+    if crate::mount::can_mount() {
+        std::fs::create_dir(world.path("mnt")).expect("a directory");
+        world.well(&["mount", &list, "mnt"]);
+        assert!(world.path("mnt/file").exists(), "it is the service's");
+        world.well(&["umount", "mnt"]);
+        world.run(&["mount", &none, "mnt"]).failed(1, &[nowhere.as_str(), "tcp:127.0.0.1:9"]);
+    }
     // Turns are counted by one server, not by whichever answers.
     let place = ["place", "exec", "--pfs", ".", "--targets", "2", "--service", &list, "--", "true"];
     world.run(&place).failed(2, &["name one address"]);

@@ -4,7 +4,7 @@ use crate::support::{World, run, skip};
 use std::process::Command;
 
 /// Whether this machine can mount; prints a note if not.
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => true,
         Err(error) => {

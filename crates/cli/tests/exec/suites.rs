@@ -147,7 +147,7 @@ open(p + '.sum', 'w').write(str(load_file(p)['a'].sum()))\"",
         Needs::Module("lmdb, venv"),
         "$PY -m venv --without-pip $D/venv; cd $D/venv/lib/python3*/site-packages
          cp -r $($PY -c 'import lmdb, os; print(os.path.dirname(lmdb.__file__))') .; cd $D
-         venv/bin/python -c 'import lmdb; from lmdb import cpython; print(cpython.__file__.split(\"venv\")[-1], lmdb.version())' > said; rm -r venv",
+         cp venv/lib/python3*/site-packages/lmdb/*.so .; venv/bin/python -c 'import lmdb; from lmdb import cpython; print(cpython.__file__.split(\"venv\")[-1], lmdb.version())' > said; rm -r venv",
         "",
     ),
     (

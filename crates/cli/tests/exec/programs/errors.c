@@ -275,6 +275,29 @@ static void all_numbers(void) {
     free(copies);
 }
 
+/* Bytes at any address and offset, as on tmpfs, which takes the flag since Linux 6.6. */
+static void direct(void) {
+    int fd = open(P("direct"), O_RDWR | O_CREAT | O_DIRECT, 0644), plain = fd < 0 && errno == EINVAL;
+    if (plain) fd = open(P("direct"), O_RDWR | O_CREAT, 0644);
+    char *memory = aligned_alloc(4096, 8192);
+    memset(memory, 'd', 8192);
+    DO(pwrite(fd, memory, 4096, 0));
+    DO(pwrite(fd, memory + 1, 100, 4096));
+    DO(pread(fd, memory, 4096, 0));
+    DO(pread(fd, memory + 3, 5, 7));
+    DO(pread(fd, memory, 8192, 512));
+    DO(lseek(fd, 0, SEEK_END));
+    DO(plain || fcntl(fd, F_GETFL) & O_DIRECT ? 1 : 0);
+    DO(fcntl(fd, F_SETFL, 0));
+    DO(fcntl(fd, F_GETFL) & O_DIRECT);
+    DO(plain ? 0 : fcntl(fd, F_SETFL, O_DIRECT));
+    DO(plain || fcntl(fd, F_GETFL) & O_DIRECT ? 1 : 0);
+    DO(write(fd, memory + 5, 11));
+    close(fd);
+    free(memory);
+    DO(unlink(P("direct")));
+}
+
 int main(int argc, char **argv) {
     if (begin(argc, argv)) return 2;
     put("a", "0123456789");
@@ -290,6 +313,7 @@ int main(int argc, char **argv) {
     longest();
     paths(fd, dir);
     resolving(dir);
+    direct();
     few();
     all_numbers();
     fprintf(out, "end\n");
