@@ -142,6 +142,16 @@ const MODULES: &[Module] = &[
         why: "a library that makes system calls past the C library",
     },
     Module { name: "joblib", import: "joblib", why: "processes that work on one mapped array" },
+    Module {
+        name: "tokenizers",
+        import: "tokenizers",
+        why: "a library in Rust that Hugging Face's programs use",
+    },
+    Module {
+        name: "huggingface_hub",
+        import: "huggingface_hub",
+        why: "a cache of links, locks and renamed files",
+    },
     Module { name: "lmdb", import: "lmdb", why: "a database that several processes map and write" },
 ];
 

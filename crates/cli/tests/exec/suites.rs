@@ -109,8 +109,41 @@ array.flush()
 E
 $PY $S/work.py"#;
 
+/// A model's file is downloaded from a hub of this process into the cache, which is made of links and lock files, and read.
+const HUGGING_FACE: &str = r#"cat > $S/hub.py <<'E'
+import http.server, os, threading
+text = [f'{word} of number {i % 7}' for i in range(500) for word in ('read', 'write', 'drain')]
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+made = Tokenizer(models.WordLevel(unk_token='?'))
+made.pre_tokenizer = pre_tokenizers.Whitespace()
+made.train_from_iterator(text, trainers.WordLevelTrainer(special_tokens=['?']))
+scratch, place = os.environ['S'] + '/tokenizer.json', os.environ['D']
+made.save(scratch)
+content = open(scratch, 'rb').read()
+class Hub(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self, body=b''):
+        self.send_response(200)
+        for name, value in [('ETag', '"' + 'e' * 40 + '"'), ('X-Repo-Commit', 'c' * 40), ('Content-Length', len(content))]:
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self): self.do_HEAD(content)
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hub)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ.update(HF_ENDPOINT=f'http://127.0.0.1:{server.server_port}', HF_HOME=os.environ['S'] + '/home', HF_HUB_DISABLE_XET='1')
+import huggingface_hub as hub
+path = hub.hf_hub_download('me/model', 'tokenizer.json', cache_dir=place + '/hub')
+server.shutdown()
+assert hub.hf_hub_download('me/model', 'tokenizer.json', cache_dir=place + '/hub', local_files_only=True) == path
+found = hub.scan_cache_dir(place + '/hub')
+ids = Tokenizer.from_file(path).encode('write of number 3').ids
+print(os.path.relpath(path, place), os.path.islink(path), found.size_on_disk == len(content), ids, file=open(place + '/said', 'w'))
+E
+$PY $S/hub.py"#;
+
 /// Programs that leave files in `$D`, which is a new directory, and what is done to these files before they are compared.
-const RUNS: [(Needs, &str, &str); 11] = [
+const RUNS: [(Needs, &str, &str); 12] = [
     (Needs::Module("sqlite3"), WAL, ROWS_OF_WAL),
     (Needs::Module("lmdb"), LMDB_OF_THREE, ROWS_OF_LMDB),
     (Needs::Module("joblib"), JOBLIB_OF_THREE, ""),
@@ -143,6 +176,7 @@ save_file({'a': numpy.arange(100000, dtype=numpy.float32), 'b': numpy.ones((3, 5
 open(p + '.sum', 'w').write(str(load_file(p)['a'].sum()))\"",
         "",
     ),
+    (Needs::Module("tokenizers, huggingface_hub"), HUGGING_FACE, ""),
     (
         Needs::Module("lmdb, venv"),
         "$PY -m venv --without-pip $D/venv; cd $D/venv/lib/python3*/site-packages
