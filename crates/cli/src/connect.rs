@@ -11,7 +11,8 @@ use forebay_server::beside;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
+use std::process::Command;
 use std::time::Duration;
 
 /// Which service to use. By default the one in `forebay.toml`, or the one that runs on this machine.
@@ -55,6 +56,21 @@ impl Service {
         })
     }
 
+    /// Names the key file and the settings of this process to a command that connects to the same service, maybe from
+    /// another directory.
+    pub(crate) fn pass_on(&self, command: &mut Command) -> Outcome {
+        let settings = match &self.config {
+            Some(path) => Some(path.clone()),
+            None => Settings::load(None)?.path,
+        };
+        for (flag, path) in [("--key", &self.key), ("--config", &settings)] {
+            if let Some(path) = path {
+                command.arg(flag).arg(absolute(path).map_err(|error| Failure::local("use", path, &error))?);
+            }
+        }
+        Ok(())
+    }
+
     /// Determines the address and the key.
     pub(crate) fn resolve(&self) -> Outcome<ClientConfig> {
         let settings = Settings::load(self.config.as_deref())?;
@@ -67,6 +83,7 @@ impl Service {
         };
         let mut config = ClientConfig::new(addresses);
         config.security = settings.client.transport.security;
+        config.request_timeout = settings.client.times.request;
         // Also where the first server is reached by a Unix socket: the others may be on other hosts.
         let own = || here.store().map(|store| beside(&store, "key")).filter(|key| key.is_file());
         let named = self.key.clone().filter(|path| !path.as_os_str().is_empty());

@@ -10,7 +10,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
 /// Advice for a program that neither the library nor a private mount can serve.
@@ -221,10 +221,13 @@ fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outco
         command.env("FOREBAY_EXEC", this);
     }
     if let Credential::File(key) = &config.credential {
+        // The program may change its directory before it connects.
+        let key = absolute(key).map_err(|error| Failure::local("use", key, &error))?;
         command.env("FOREBAY_KEY", key);
     }
     if let Some(security) = config.security {
         command.env("FOREBAY_SECURITY", security.to_string());
     }
+    command.env("FOREBAY_REQUEST_TIME", config.request_timeout.as_millis().to_string());
     Ok(())
 }

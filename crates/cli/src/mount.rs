@@ -135,12 +135,7 @@ impl Mount {
         let service = self.service.resolve()?.addresses;
         let mut command = Command::new(program);
         command.arg("mount").arg("--background").arg("--service").arg(service.to_string());
-        for (flag, path) in [("--key", &self.service.key), ("--config", &self.service.config)] {
-            if let Some(path) = path {
-                let path = absolute(path).map_err(|error| Failure::local("use", path, &error))?;
-                command.arg(flag).arg(path);
-            }
-        }
+        self.service.pass_on(&mut command)?;
         for list in &self.options {
             command.arg("-o").arg(list);
         }

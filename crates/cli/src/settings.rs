@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
-use forebay_server::{Config, TransportSettings};
+use forebay_server::{ClientTimes, Config, TransportSettings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -30,6 +30,8 @@ pub(crate) struct ClientSettings {
     pub(crate) key: Option<PathBuf>,
     /// Security of TCP connections.
     pub(crate) transport: TransportSettings,
+    /// Timeouts.
+    pub(crate) times: ClientTimes,
 }
 
 /// The tables of the file.
@@ -64,6 +66,11 @@ impl Settings {
             Failure::Usage(format!("{} line {line}: {what}: correct it there", path.display()))
         };
         let Tables { client, server } = toml::from_str(text).map_err(wrong)?;
+        if client.times.request.is_zero() {
+            let text =
+                format!("{}: client.times.request is zero: no request could be answered", path.display());
+            return Err(Failure::Usage(text));
+        }
         let raw: toml::Table = toml::from_str(text).map_err(wrong)?;
         let given = raw.get("server").and_then(toml::Value::as_table);
         let given = given.map(|table| table.keys().cloned().collect()).unwrap_or_default();
@@ -120,7 +127,7 @@ mod tests {
     fn settings_file_is_read() {
         let text = "[client]\nservice = \"unix:/run/x\"\nkey = \"k\"\n\n[server]\ncapacity = \"4GiB\"\nstore = \"s\"\n\
                     [server.limits]\nturns = 3\n[server.transport]\nsecurity = \"authenticate\"\n\
-                    [client.transport]\nsecurity = \"encrypt\"\n";
+                    [client.transport]\nsecurity = \"encrypt\"\n[client.times]\nrequest = \"5s\"\n";
         let settings = Settings::read(Path::new("/etc/forebay/forebay.toml"), text).unwrap();
         assert_eq!(settings.client.service.as_deref(), Some("unix:/run/x"));
         assert_eq!(settings.client.key.as_deref(), Some(Path::new("/etc/forebay/k")));
@@ -129,6 +136,7 @@ mod tests {
         assert_eq!(settings.server.limits.turns, 3);
         assert_eq!(settings.server.transport.security, Some(Security::Authenticate));
         assert_eq!(settings.client.transport.security, Some(Security::Encrypt));
+        assert_eq!(settings.client.times.request.as_secs(), 5);
         assert!(settings.gives("capacity") && settings.gives("limits") && !settings.gives("socket"));
     }
 
@@ -144,6 +152,7 @@ mod tests {
                 "line 2: unknown variant `tls`, expected one of `none`",
             ),
             ("[server\n", "line 1: "),
+            ("[client.times]\nrequest = 0\n", "f.toml: client.times.request is zero"),
             ("[client]\nservice = 3\n", "line 2: invalid type"),
         ] {
             let failure = Settings::read(Path::new("f.toml"), text).err().expect("refused");

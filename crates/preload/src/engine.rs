@@ -360,6 +360,7 @@ async fn connect(threads: &Threads) -> Result<Client> {
     let origin = threads.origin.clone();
     settings.acting = Some(Acting::new(move |work| origin.act(work)));
     settings.security = config().security.as_deref().map(str::parse).transpose()?;
+    settings.request_timeout = config().request_time.unwrap_or(settings.request_timeout);
     let (begin, patience) = (Instant::now(), settings.connect_timeout);
     let mut of_run = config().run_socket.map(run_socket);
     loop {

@@ -11,6 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LATEST: AtomicU64 = AtomicU64::new(1);
@@ -25,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) key: Option<String>,
     /// The minimum protection over TCP.
     pub(crate) security: Option<String>,
+    /// Timeout of a request.
+    pub(crate) request_time: Option<Duration>,
     pub(crate) log: Log,
     /// The page of counters of a run.
     pub(crate) counts: Option<std::ffi::OsString>,
@@ -175,6 +178,9 @@ pub(crate) fn config() -> &'static Config {
             service: text("FOREBAY_SERVICE"),
             key: text("FOREBAY_KEY"),
             security: text("FOREBAY_SECURITY"),
+            request_time: text("FOREBAY_REQUEST_TIME")
+                .and_then(|millis| millis.parse().ok())
+                .map(Duration::from_millis),
             log: Log::named(log.as_deref()),
             counts: std::env::var_os(forebay_client::COUNTS_VARIABLE).filter(|path| !path.is_empty()),
             intercept: match bytes("FOREBAY_INTERCEPT").as_deref() {

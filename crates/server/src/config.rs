@@ -120,6 +120,21 @@ impl TransportSettings {
     }
 }
 
+/// Timeouts of clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientTimes {
+    /// For a request, including reconnects; after that the call fails. Each piece of a large transfer is a request.
+    #[serde(with = "human::time")]
+    pub request: Duration,
+}
+
+impl Default for ClientTimes {
+    fn default() -> ClientTimes {
+        ClientTimes { request: Duration::from_secs(60) }
+    }
+}
+
 /// Limits on the claims of jobs that neither root nor the service's owner vouches for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -74,7 +74,7 @@ mod working;
 mod writers;
 
 pub use cluster::forgive;
-pub use config::{Belief, Config, Limits, Medium, Times, TransportSettings, beside};
+pub use config::{Belief, ClientTimes, Config, Limits, Medium, Times, TransportSettings, beside};
 pub use direct::{Full, Mode, Pipeline, Routing, Share};
 pub use drain::{Alpha, Described, Draining, Hours, Verify};
 pub use human::parse_rate;

@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf, absolute};
+use std::path::Path;
 use std::process::Command;
 
 /// Environment variable that holds the mount's path, for programs inside the private view.
@@ -80,9 +80,12 @@ impl PrivateView {
             .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
         let failed =
             |why| Failure::Failed(format!("cannot make a private mount at {} ({why})", prefix.display()));
+        // Before the directory of this process changes: settings are looked for there.
+        let mut command = mount_command(&program, service, registry)?;
         let root = self.prepare(prefix).map_err(failed)?;
         let made = if let Root::Same { made } = root { made } else { 0 };
-        mount_service(&program, service, prefix, registry, made)?;
+        command.arg("--made").arg(made.to_string()).arg("--").arg(prefix);
+        mount_service(command)?;
         // The kernel refuses writes to a directory whose owner is not mapped. It takes root for the owner of
         // this mount until it has fetched the attributes.
         step("its owner", std::fs::metadata(prefix)).map_err(failed)?;
@@ -165,25 +168,20 @@ fn new_root(prefix: &Path) -> Result<(), String> {
     step("the new root", std::env::set_current_dir("/"))
 }
 
-/// Mounts in another process, which runs as long as a program uses the mount.
-fn mount_service(
-    program: &Path,
-    service: &Service,
-    prefix: &Path,
-    registry: &Registry,
-    made: usize,
-) -> Outcome {
+/// A command that mounts the service in another process.
+fn mount_command(program: &Path, service: &Service, registry: &Registry) -> Outcome<Command> {
     let mut command = Command::new(program);
-    command.arg("mount").arg("--shared").arg(registry.path()).arg("--made").arg(made.to_string());
+    command.arg("mount").arg("--shared").arg(registry.path());
     command.arg("--service").arg(service.resolve()?.addresses.to_string());
-    for (flag, path) in [("--key", &service.key), ("--config", &service.config)] {
-        if let Some(path) = path {
-            let path: PathBuf = absolute(path).map_err(|error| Failure::local("use", path, &error))?;
-            command.arg(flag).arg(path);
-        }
-    }
-    command.arg("--").arg(prefix).env_remove("LD_PRELOAD");
-    let output = command.output().map_err(|error| Failure::local("start", program, &error))?;
+    service.pass_on(&mut command)?;
+    command.env_remove("LD_PRELOAD");
+    Ok(command)
+}
+
+/// Mounts in another process, which runs as long as a program uses the mount.
+fn mount_service(mut command: Command) -> Outcome {
+    let started = command.output();
+    let output = started.map_err(|error| Failure::local("start", command.get_program().as_ref(), &error))?;
     match output.status.success() {
         true => Ok(()),
         false => {

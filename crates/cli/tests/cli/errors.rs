@@ -1,6 +1,7 @@
 //! Exit codes and error messages.
 
-use crate::support::{World, pattern};
+use crate::support::{World, pattern, ran};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
 use std::process::Stdio;
 
@@ -73,6 +74,39 @@ fn missing_service_is_reported() {
     let mut command = world.command(&["status"]);
     command.env("FOREBAY_SERVICE", "tcp:127.0.0.1:1");
     crate::support::run(command).failed(1, &["tcp:127.0.0.1:1: connection refused: start one"]);
+}
+
+/// Whether all threads of a process are stopped.
+fn is_frozen(pid: u64) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    })
+}
+
+/// What a program with open connections reports when the server answers no more.
+#[test]
+fn program_reports_a_frozen_server_after_the_time_of_a_request() {
+    let mut world = World::empty();
+    let server = world.start(&[])["pid"].as_u64().expect("a process");
+    world.write("forebay.toml", "[client.times]\nrequest = \"1s\"\n");
+    world.write("file", "x");
+    world.well(&["put", "file", "/file"]);
+    let mut cat = world.command(&["exec", "--", "cat", "/fb/file", "-", "/fb/file"]);
+    cat.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut cat = cat.spawn().expect("it runs");
+    let mut read = [0];
+    cat.stdout.as_mut().expect("a pipe").read_exact(&mut read).expect("the file is read");
+    let server = Pid::from_raw(server as i32).expect("a process");
+    kill_process(server, Signal::STOP).expect("it runs");
+    while !is_frozen(server.as_raw_nonzero().get() as u64) {
+        std::thread::yield_now();
+    }
+    drop(cat.stdin.take());
+    let ended = ran(cat.wait_with_output().expect("it ends"));
+    kill_process(server, Signal::CONT).expect("it runs");
+    assert_eq!((ended.code, ended.err.as_str()), (1, "cat: /fb/file: Connection timed out\n"));
 }
 
 #[test]

@@ -40,6 +40,36 @@ fn mount_and_umount_a_directory() {
     world.well(&["umount", "--lazy", "mnt"]);
 }
 
+/// The process that serves a mount works in another directory than the command.
+#[test]
+fn settings_and_keys_of_the_working_directory_hold_for_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let mut world = World::empty();
+    let started = world.start(&["--listen", "127.0.0.1:0"]);
+    let address = format!("tcp:{}", started["tcp"].as_str().unwrap());
+    std::fs::rename(started["key"].as_str().unwrap(), world.path("own key")).unwrap();
+    std::fs::create_dir(world.path("mnt")).unwrap();
+    world.write("forebay.toml", format!("[client]\nservice = \"{address}\"\nkey = \"own key\"\n"));
+    let ran = |args: &[&str]| {
+        let mut command = world.command(args);
+        command.env_remove("FOREBAY_SERVICE");
+        run(command).well().out
+    };
+    ran(&["mount", "mnt"]);
+    std::fs::write(world.path("mnt/f"), "by TCP").unwrap();
+    ran(&["umount", "mnt"]);
+    assert_eq!(ran(&["exec", "--intercept", "mount", "--", "cat", "/fb/f"]), "by TCP");
+    assert_eq!(ran(&["exec", "--", "bash", "-c", "cd / && read text < /fb/f; echo $text"]), "by TCP\n");
+    let option = ["exec", "--key", "own key", "--service", &address, "--intercept"];
+    std::fs::remove_file(world.path("forebay.toml")).unwrap();
+    for how in ["mount", "library"] {
+        let script = "cd /; while read -r text; do echo $text; done < /fb/f; echo $text";
+        assert_eq!(ran(&[&option[..], &[how, "--", "bash", "-c", script]].concat()), "by TCP\n", "{how}");
+    }
+}
+
 #[test]
 fn mount_errors_are_reported() {
     let world = World::up();

@@ -17,4 +17,5 @@ mod sharing;
 mod suites;
 mod symbols;
 mod tools;
+mod unanswered;
 mod world;

@@ -4,7 +4,9 @@ use crate::world::{World, is_mounted, wait_until};
 use forebay_model::ErrorKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,6 +96,55 @@ fn mount_waits_for_a_server_that_crashes_under_load() {
     let mut back = [0; 14];
     unlinked.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(&back, b"without a name");
+}
+
+/// Makes one call of each kind on an open file and on names; each gives up in its own time. None waits for another one's
+/// lock of a directory.
+fn each_call_times_out(at: &Path, file: &File, patience: Duration) {
+    type Call<'a> = (&'a str, Box<dyn Fn() -> std::io::Result<()> + Send + 'a>);
+    let calls: [Call; 6] = [
+        ("stat", Box::new(|| std::fs::metadata(at.join("kept")).map(drop))),
+        // At the end of the file: elsewhere it could be written to shared memory without the server.
+        ("write", Box::new(|| (&*file).write_all(b"late"))),
+        ("open", Box::new(|| File::open(at.join("kept")).map(drop))),
+        ("fsync", Box::new(|| file.sync_all())),
+        ("unlink", Box::new(|| std::fs::remove_file(at.join("one/file")))),
+        ("mkdir", Box::new(|| std::fs::create_dir(at.join("two/dir")))),
+    ];
+    std::thread::scope(|scope| {
+        for (name, call) in calls {
+            scope.spawn(move || {
+                let begin = Instant::now();
+                let error = call().expect_err(name);
+                assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT), "{name}: {error}");
+                // The rest is for a busy machine.
+                assert!(begin.elapsed() < patience * 6, "{name} gave up after {:?}", begin.elapsed());
+            });
+        }
+    });
+}
+
+#[test]
+fn calls_time_out_while_the_server_is_frozen_or_dead() {
+    let patience = Duration::from_secs(3);
+    let Some(mut world) = World::with(1, "", patience) else { return };
+    let at = world.at();
+    let file = File::options().create_new(true).append(true).open(at.join("kept")).unwrap();
+    (&file).write_all(b"kept").unwrap();
+    for name in ["one", "two"] {
+        std::fs::create_dir(at.join(name)).unwrap();
+    }
+    std::fs::write(at.join("one/file"), b"x").unwrap();
+    world.freeze_server();
+    each_call_times_out(&at, &file, patience);
+    world.kill_server();
+    each_call_times_out(&at, &file, patience);
+    world.start_server();
+    wait_until("the mount answers again", || std::fs::metadata(at.join("kept")).is_ok());
+    (&file).write_all(b"more").unwrap();
+    file.sync_all().unwrap();
+    let found = std::fs::read(at.join("kept")).unwrap();
+    assert!(found.starts_with(b"kept") && found.ends_with(b"more"), "{}", String::from_utf8_lossy(&found));
 }
 
 #[test]

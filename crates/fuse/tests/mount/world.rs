@@ -101,8 +101,17 @@ impl World {
 
     /// Kills the server, and restarts it.
     pub(crate) fn crash_server(&mut self) {
+        self.kill_server();
+        self.start_server();
+    }
+
+    pub(crate) fn kill_server(&mut self) {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
+    }
+
+    /// Starts the server again.
+    pub(crate) fn start_server(&mut self) {
         self.server = helper::server(&self.store(), self.servers);
         self.wait_for_server();
     }
