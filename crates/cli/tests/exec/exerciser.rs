@@ -30,13 +30,13 @@ fn random_operations_with_every_call_intercepted_equal_a_copy_in_memory() {
 #[test]
 fn random_operations_on_a_private_mount_equal_a_copy_in_memory() {
     if can_mount() {
-        exercise(&World::new(), "mount", "exerciser", SEEDS, OPERATIONS / 5);
+        exercise(&World::new(), "mount", "exerciser", SEEDS, OPERATIONS / 2);
     }
 }
 
 #[test]
 fn random_operations_over_three_servers_equal_a_copy_in_memory() {
-    exercise(&World::of(3), "library", "exerciser", 1, OPERATIONS / 5);
+    exercise(&World::of(3), "library", "exerciser", 1, OPERATIONS / 2);
 }
 
 #[test]
