@@ -478,7 +478,8 @@ impl Queue {
         let Some(with_open) = with_open else {
             return What::Begun(self.serve_one(shm_queues, caller, request, on), Vec::new());
         };
-        let begun = self.serve_one(shm_queues, caller.clone(), request, on);
+        let opener = Caller { fills: with_open.write, ..caller.clone() };
+        let begun = self.serve_one(shm_queues, opener, request, on);
         let replies = match &begun {
             Begun::Done(Some(Ok(opened))) => {
                 shm_queues.parts.server.memory.serve_with_open(self.job.id(), &caller, opened, with_open)
