@@ -56,7 +56,7 @@ impl Walk {
         }
         let dirs = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
         self.stack.extend(dirs.map(|entry| (entry.file, 0)));
-        entries.iter().for_each(|entry| engine.backing.note_name(entry.file, dir, entry.name.clone()));
+        engine.backing.note_names(entries.iter().map(|entry| (entry.file, dir, entry.name.clone())));
         Some(entries.into_iter().map(|entry| entry.file).collect())
     }
 }
@@ -75,6 +75,7 @@ pub(super) fn scanner(engine: &DrainEngine) {
         engine.notify_of_grants(|drain_queue| {
             drain_queue.tick((Tick(engine.store.data().now().0), begin), fill);
         });
+        engine.take_created();
         engine.continue_walks(backing);
         engine.choose_changed(backing);
         engine.apply_trigger(&mut arrivals);
