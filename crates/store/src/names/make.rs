@@ -162,7 +162,8 @@ impl Names {
         body: Body,
         now: Stamp,
     ) -> Attempt<(FileId, Inode)> {
-        let (file, inode, ()) = self.make_after(who, dir, name, mode, body, now, |_| Ok(((), Batch::default())))?;
+        let (file, inode, ()) =
+            self.make_after(who, dir, name, mode, body, now, |_| Ok(((), Batch::default())))?;
         Ok((file, inode))
     }
 

@@ -132,9 +132,8 @@ impl Data {
     /// Persists the sizes of closed files whose rings are consumed by now. Skips failures, and returns the last one.
     pub fn persist_consumed_sizes(&self) -> Result<()> {
         let closed: Vec<FileId> = self.rings.closed.lock().iter().copied().collect();
-        let is_consumed = |id: &FileId| {
-            self.rings.of(*id).iter().all(|channel| channel.ring_status() == RingStatus::Empty)
-        };
+        let is_consumed =
+            |id: &FileId| self.rings.of(*id).iter().all(|channel| channel.ring_status() == RingStatus::Empty);
         let consumed: Vec<FileId> = closed.into_iter().filter(is_consumed).collect();
         let mut done = Ok(());
         for ids in consumed.chunks(TOGETHER) {
@@ -148,17 +147,21 @@ impl Data {
     fn persist_sizes(&self, ids: &[FileId]) -> Result<()> {
         let mut states = Vec::with_capacity(ids.len());
         for &id in ids {
-            // Removed first: the file may be closed again meanwhile.
-            self.rings.closed.lock().remove(&id);
-            states.extend(self.files.resident(id).map(|state| (id, state)));
+            match self.files.resident(id) {
+                Some(state) => states.push((id, state)),
+                None => {
+                    self.rings.closed.lock().remove(&id);
+                }
+            }
         }
         let (mut batch, mut locked, mut done) = (Batch::default(), Vec::with_capacity(states.len()), Ok(()));
         for (id, state) in &states {
             // Waiting here could deadlock: the locks of other files are held.
-            let Some(file) = state.try_lock() else {
-                self.rings.closed.lock().insert(*id);
+            let Some(file) = state.try_lock() else { continue };
+            if !self.rings.closed.lock().remove(id) {
+                // A ring was bound to it again.
                 continue;
-            };
+            }
             if file.size_pending && !file.deleted {
                 match file.record(&file.index, self.incarnation, false) {
                     Ok(record) => {

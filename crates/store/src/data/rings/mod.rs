@@ -356,6 +356,10 @@ impl Data {
             self.consume(file, &mut state)?;
             state.alive()?;
             state.check_unmapped()?;
+            if writes {
+                // The size is pending for as long as the ring may be filled.
+                self.rings.closed.lock().remove(&file);
+            }
             if writes && !(state.size_pending && self.has_record(file)?) {
                 self.note_size(file, &state, true)?;
                 state.size_pending = true;
