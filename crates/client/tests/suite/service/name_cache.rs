@@ -60,11 +60,14 @@ fn attributes_of_an_open_file_are_requested_only_after_a_change() {
     let world = World::new(32);
     let (local, other) = (client(&world, By::Unix), client(&world, By::Tcp));
     make(&local, "/f");
-    let file = local.open("/f", OpenOptions::READ).unwrap();
-    let before = requests(&local);
-    (0..100).for_each(|_| assert_eq!(file.stat().unwrap().size, 0));
-    let sent = requests(&local) - before;
-    assert!(sent < 10, "{sent} requests");
+    // An answer that takes milliseconds, on a busy machine, comes without a lease.
+    let leased = |_| {
+        let file = local.open("/f", OpenOptions::READ).unwrap();
+        let before = requests(&local);
+        (0..100).for_each(|_| assert_eq!(file.stat().unwrap().size, 0));
+        (requests(&local) - before < 10).then_some(file)
+    };
+    let file = (0..1000).find_map(leased).expect("its attributes are leased");
     other.truncate("/f", 5).unwrap();
     assert_eq!(file.stat().unwrap().size, 5);
     let writer = local.open("/f", OpenOptions::WRITE).unwrap();
