@@ -6,6 +6,7 @@ use crate::memory::{Memory, Now};
 use crate::opens::{Held, Opened, done, position, unexpected};
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result, SeekTo};
+use forebay_shm::Lease;
 use forebay_wire::{Reply, Request, Token};
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ impl OpenOptions {
 pub struct File {
     held: Held,
     opened: Attr,
+    /// The lease of these attributes, and the control connection on which it was granted.
+    lease: Option<(Lease, u64)>,
     label: Label,
     append_only: bool,
     /// Shared-memory state; `None` for a striped file.
@@ -100,12 +103,12 @@ impl fmt::Display for Label {
 
 impl File {
     pub(crate) fn new(opened: Opened, label: Label) -> File {
-        let Opened { held, attr, bound, .. } = opened;
+        let Opened { held, attr, bound, lease, .. } = opened;
         let unstriped = held.striped().is_none();
         let memory = unstriped
             .then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()).with_ring(bound));
         let memory = memory.map(Arc::new);
-        File { held, opened: attr, label, append_only: false, memory, keeps_pages: AtomicU64::new(0) }
+        File { held, opened: attr, lease, label, append_only: false, memory, keeps_pages: AtomicU64::new(0) }
     }
 
     pub(crate) fn known_as(self, path: String, append_only: bool) -> File {
@@ -298,6 +301,12 @@ impl File {
 
     /// The file's attributes.
     pub async fn stat(&self) -> Result<Attr> {
+        if let Some((lease, connection_epoch)) = self.lease
+            && self.held.striped().is_none()
+            && self.held.session().stands(lease, self.opened.id, connection_epoch)
+        {
+            return Ok(self.opened.clone());
+        }
         let request = Request::GetAttr { file: self.opened.id };
         let attr = match self.held.session().call(self.held.who(), &request).await {
             Ok(Reply::Attr(attr)) => Ok(attr),

@@ -163,6 +163,11 @@ impl NameCache {
         })
     }
 
+    /// Whether attributes of a file that came with this lease are current.
+    pub(crate) fn stands(&self, lease: Lease, file: FileId) -> bool {
+        self.epochs.stands(lease, file.0)
+    }
+
     /// The directory at a path. It may have been removed if it was empty; its id is not reused.
     pub(crate) fn dir(&self, path: &[u8]) -> Option<FileId> {
         self.find(path, |attr, lease| {

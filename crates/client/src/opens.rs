@@ -3,10 +3,11 @@
 use crate::control::{CallRef, ControlConnection};
 use crate::join::join;
 use crate::open_with_ring::{BoundRing, IdleRing};
-use crate::queue::{Begun, at_once};
+use crate::queue::{Begun, WithAnswer, at_once};
 use crate::session::{Session, Who};
 use crate::striped::StripedFile;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
+use forebay_shm::Lease;
 use forebay_wire::{Reply, Request, Token, variant_name};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,8 @@ pub(crate) struct Opened {
     pub(crate) created: bool,
     /// The ring that was bound to it in the same message.
     pub(crate) bound: Option<BoundRing>,
+    /// The lease of its attributes, and the control connection on which it was granted.
+    pub(crate) lease: Option<(Lease, u64)>,
 }
 
 /// Result of an open request.
@@ -107,13 +110,17 @@ impl Session {
     pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: &Request) -> Result<Opening> {
         let connection_epoch = self.opens.connection_epoch();
         let idle = self.ring_for_open(who, request);
-        let (begun, replies) = self.call_at_once_with(who, request, idle.as_ref().map(IdleRing::with_open));
+        let with_open = idle.as_ref().map(IdleRing::with_open);
+        let (begun, WithAnswer { replies, lease }) = self.call_at_once_with(who, request, with_open);
         let bound = idle.and_then(|idle| idle.resolve(self, &begun, replies, connection_epoch));
+        let lease = lease.map(|lease| (lease, connection_epoch));
         match begun {
             Begun::Answered(Ok(Ok(reply))) => {
                 let opening = self.opened(who, request, reply, connection_epoch).await?;
                 Ok(match (opening, bound) {
-                    (Opening::Here(opened), bound) => Opening::Here(Box::new(Opened { bound, ..*opened })),
+                    (Opening::Here(opened), bound) => {
+                        Opening::Here(Box::new(Opened { bound, lease, ..*opened }))
+                    }
                     (at, _) => at,
                 })
             }
@@ -161,7 +168,7 @@ impl Session {
         if self.opens.connection_epoch() != connection_epoch {
             self.call(who, &Request::Reopen { token }).await?;
         }
-        Ok(Opening::Here(Box::new(Opened { held, attr, layout, created, bound: None })))
+        Ok(Opening::Here(Box::new(Opened { held, attr, layout, created, bound: None, lease: None })))
     }
 }
 

@@ -58,6 +58,13 @@ thread_local! {
     static WAIT_HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
+/// Replies to the requests that were sent with an open, and the lease of the answer to the open.
+#[derive(Default)]
+pub(crate) struct WithAnswer {
+    pub(crate) replies: Vec<Reply>,
+    pub(crate) lease: Option<Lease>,
+}
+
 /// Runs `work`; during it, this thread itself may wait for answers, each time for a few milliseconds at most.
 pub fn waiting_here<T>(work: impl FnOnce() -> T) -> T {
     while_set(&HERE, true, work)
@@ -170,23 +177,23 @@ impl Session {
         self.call_at_once_with(who, request, None).0
     }
 
-    /// The same, with what the caller wants for the file that the request opens; also returns the replies to that.
+    /// The same, with what the caller wants for the file that the request opens; also returns what came with the answer.
     pub(crate) fn call_at_once_with(
         &self,
         who: &Who,
         request: &Request,
         with_open: Option<WithOpen>,
-    ) -> (Begun, Vec<Reply>) {
-        let not_sent = (Begun::NotSent, Vec::new());
+    ) -> (Begun, WithAnswer) {
+        let not_sent = (Begun::NotSent, WithAnswer::default());
         if !may_use_queue(request) || self.pool.has_abandoned() {
             return not_sent;
         }
         let Some(control) = self.live() else { return not_sent };
         let Some(Some(shm_queue)) = control.queue.shm_queue() else { return not_sent };
         match self.call_shm_queue(&control, shm_queue, who, request, with_open) {
-            Ok((Some(outcome), replies)) => (Begun::Answered(outcome), replies),
-            Ok((None, _)) => (Begun::UseSocket, Vec::new()),
-            Err(asked) => (Begun::Sent(control, asked), Vec::new()),
+            Ok((Some(outcome), with_answer)) => (Begun::Answered(outcome), with_answer),
+            Ok((None, _)) => (Begun::UseSocket, WithAnswer::default()),
+            Err(asked) => (Begun::Sent(control, asked), WithAnswer::default()),
         }
     }
 
@@ -221,9 +228,9 @@ impl Session {
         who: &Who,
         request: &Request,
         with_open: Option<WithOpen>,
-    ) -> Result<(Outcome, Vec<Reply>), Asked> {
+    ) -> Result<(Outcome, WithAnswer), Asked> {
         let Some(asked) = post(&shm_queue.client, who, request, with_open) else {
-            return Ok((None, Vec::new()));
+            return Ok((None, WithAnswer::default()));
         };
         if let (Request::Open { .. } | Request::Create { .. }, Some(wait_hook)) = (request, WAIT_HOOK.get()) {
             WAIT_HOOK.set(None);
@@ -233,8 +240,9 @@ impl Session {
             return Err(asked);
         }
         let (outcome, replies) = self.take(control, &asked);
-        shm_queue.learn(who, request, &outcome, asked.lease());
-        Ok((outcome, replies))
+        let lease = asked.lease();
+        shm_queue.learn(who, request, &outcome, lease);
+        Ok((outcome, WithAnswer { replies, lease }))
     }
 
     /// Waits for the answer to a request that was sent by the queue.
@@ -279,6 +287,16 @@ impl Session {
     /// The directory at a path from the root, if the cache has a valid entry. The directory may have been removed.
     pub(crate) fn seen_dir(&self, who: &Who, path: &[u8]) -> Option<FileId> {
         self.cached(who, |cache| cache.dir(path))
+    }
+
+    /// Whether attributes of a file are current that came with this lease on the control connection of this epoch.
+    pub(crate) fn stands(&self, lease: Lease, file: FileId, connection_epoch: u64) -> bool {
+        let stands = || {
+            let control = self.live()?;
+            let cache = control.queue.open_shm_queue()?.name_cache.as_ref()?;
+            Some(self.opens.connection_epoch() == connection_epoch && cache.stands(lease, file))
+        };
+        stands() == Some(true)
     }
 
     fn take(&self, control: &ControlConnection, asked: &Asked) -> (Outcome, Vec<Reply>) {

@@ -21,6 +21,8 @@ pub(crate) struct Caller {
     pub(crate) privileges: Privileges,
     /// Whether the connection comes from this machine.
     pub(crate) local: bool,
+    /// Whether the same message has the client's ring bound to the file that it creates.
+    pub(crate) fills: bool,
     /// Results from other servers that this request needed.
     pub(crate) retry_context: RetryContext,
 }

@@ -64,6 +64,7 @@ mod run;
 mod session;
 mod shm_queue;
 mod sweep;
+mod thread_state;
 mod tokens;
 mod transport;
 mod turns;

@@ -63,6 +63,7 @@ impl PeerIdentity {
             privileged,
             privileges: self.privileges,
             local,
+            fills: false,
             retry_context: RetryContext::default(),
         })
     }

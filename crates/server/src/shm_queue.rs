@@ -18,6 +18,7 @@ use crate::lifecycle::{Lifecycle, rested};
 use crate::memory::WithOpen;
 use crate::peer_identity::PeerIdentity;
 use crate::session::Sessions;
+use crate::thread_state::Runner;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_shm::{
     Aside, Away, Core, Doorbell, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, QueueServer, Spin,
@@ -42,8 +43,10 @@ const NAP: Duration = Duration::from_millis(20);
 /// Bytes of an error's text that always fit a reply.
 const LONGEST_TEXT: usize = MOST_REPLY / 2;
 
-/// A request that takes longer than this on a queue thread gets the thread for itself.
+/// A request that waits for longer than this on a queue thread gets the thread for itself.
 const STALL: Duration = Duration::from_millis(2);
+/// A thread that computes, or waits for a core, counts as stalled only after this many such periods.
+const PATIENCE: u32 = 16;
 /// For how many such periods without a request before the back end the queue threads are watched.
 const WATCHED: u32 = 100;
 
@@ -73,6 +76,7 @@ pub(crate) struct QueueParts {
 struct QueueThread {
     state: Mutex<State>,
     spin: Spin,
+    runner: Runner,
     /// Increased when another thread takes over.
     term: AtomicU64,
     /// Counts the starts and ends of requests before the back end; odd while one is served.
@@ -108,6 +112,7 @@ impl ShmQueues {
         let thread = || QueueThread {
             state: Mutex::default(),
             spin: Spin::new(SHORTEST_LOOK, LONGEST_LOOK),
+            runner: Runner::default(),
             term: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         };
@@ -209,11 +214,17 @@ impl ShmQueues {
         let threads = &self.threads;
         let look = || threads.iter().map(|thread| thread.calls.load(Ordering::Acquire)).collect::<Vec<_>>();
         let (mut stopping, mut before, mut quiet) = (self.parts.life.stopping(), look(), 0);
+        // For how many periods each thread has been serving the same request.
+        let mut periods = vec![0; threads.len()];
         while rested(&mut stopping, STALL).await {
             let now = look();
             quiet = if now == before && now.iter().all(|calls| calls % 2 == 0) { quiet + 1 } else { 0 };
-            for (number, _) in (0..).zip(&now).filter(|&(at, calls)| calls % 2 == 1 && before[at] == *calls) {
-                self.replace_thread(number, now[number]);
+            for (number, &calls) in now.iter().enumerate() {
+                let same = calls % 2 == 1 && before[number] == calls;
+                periods[number] = if same { periods[number] + 1 } else { 0 };
+                if same && (periods[number] >= PATIENCE || threads[number].runner.waits()) {
+                    self.replace_thread(number, calls);
+                }
             }
             before = now;
             if quiet > WATCHED {
@@ -297,6 +308,7 @@ impl QueueThread {
 
     /// Serves the queues of this thread until none is left, the server stops, or another thread takes over.
     fn serve_queues(&self, shm_queues: &Arc<ShmQueues>, term: u64) {
+        self.runner.is_this_thread();
         let stopping = shm_queues.parts.life.stopping();
         let (mut buffers, mut aside) = (Buffers::default(), Aside::default());
         // The core on which the last client ran.
@@ -466,7 +478,8 @@ impl Queue {
         let Some(with_open) = with_open else {
             return What::Begun(self.serve_one(shm_queues, caller, request, on), Vec::new());
         };
-        let begun = self.serve_one(shm_queues, caller.clone(), request, on);
+        let opener = Caller { fills: with_open.write, ..caller.clone() };
+        let begun = self.serve_one(shm_queues, opener, request, on);
         let replies = match &begun {
             Begun::Done(Some(Ok(opened))) => {
                 shm_queues.parts.server.memory.serve_with_open(self.job.id(), &caller, opened, with_open)

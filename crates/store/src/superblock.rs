@@ -7,6 +7,7 @@ use forebay_model::{Incarnation, Result, ServerId};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::OnceLock;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
@@ -130,8 +131,16 @@ fn checksum(raw: &Raw) -> u32 {
     crc32c(&raw.as_bytes()[16..])
 }
 
-/// The id of the machine's current boot.
+/// The id of the machine's current boot, read once: each binding of a ring asks for it.
 pub(crate) fn boot_id() -> Result<[u8; 16]> {
+    static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
+    match BOOT.get() {
+        Some(id) => Ok(*id),
+        None => read_boot_id().map(|id| *BOOT.get_or_init(|| id)),
+    }
+}
+
+fn read_boot_id() -> Result<[u8; 16]> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = std::fs::read_to_string(path).map_err(|error| failed("read", path, &error))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

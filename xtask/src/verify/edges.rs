@@ -27,6 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "per_user",
             "privileges",
             "rows",
+            "thread_state",
             "warm",
             "working",
         ],

@@ -3,17 +3,24 @@
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
-use forebay_model::{Attr, Bytes, ErrorKind, RenameMode, Result};
-use forebay_proof::{By, Host, Plan, Rng, Seeded, pattern, rounds};
+use forebay_model::{Attr, Bytes, ErrorKind, FileKind, RenameMode, Result};
+use forebay_proof::{By, Drains, Host, Plan, Rng, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 
+fn plan() -> Plan {
+    Plan::new(Medium::Memory, Bytes::mib(32), Bytes::mib(2))
+}
+
 fn host() -> Host {
-    Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(32), Bytes::mib(2)))
+    Host::new(PROGRAM, plan())
 }
 
 /// A client that waits for the server for as long as needed.
@@ -45,10 +52,17 @@ struct Crowd {
     clients: Vec<Client>,
     /// Open files, by client.
     open: BTreeMap<usize, File>,
+    /// Whether files get several names. Only one of them would be in a back end.
+    links: bool,
     rng: Rng,
 }
 
 impl Crowd {
+    fn new(host: &Host, links: bool, rng: Rng) -> Crowd {
+        let clients = [By::Tcp, By::Unix, By::Unix].map(|by| patient(host, by)).into();
+        Crowd { clients, open: BTreeMap::new(), links, rng }
+    }
+
     fn path(&mut self) -> &'static str {
         PATHS[self.rng.index(PATHS.len())]
     }
@@ -66,13 +80,18 @@ impl Crowd {
             6 => client.rename(one, two, RenameMode::Exchange),
             7 => client.chmod(one, 0o700 + (number % 64) as u16).map(drop),
             8 => client.truncate(one, number),
-            9 => client.link(one, two).map(drop),
+            9 if self.links => client.link(one, two).map(drop),
             _ => self.write(who, one, number),
         };
         format!("{who}: {what} {one} {two} {number}: {:?}", kind(done))
     }
 
     fn write(&mut self, who: usize, path: &str, number: u64) -> Result<()> {
+        if number % 3 == 0 {
+            let file = self.clients[who].open(path, OpenOptions::READ)?;
+            self.open.insert(who, file);
+            return Ok(());
+        }
         let file = self.clients[who].open(path, OpenOptions::CREATE)?;
         file.pwrite(number, &pattern(number, 1 + number as usize))?;
         // This closes the file that the client held before.
@@ -81,15 +100,86 @@ impl Crowd {
     }
 
     fn check(&self, what: &str) {
+        if let Err(difference) = self.differences(what) {
+            panic!("{difference}");
+        }
+    }
+
+    fn differences(&self, what: &str) -> std::result::Result<(), String> {
+        let mut present = Vec::new();
         for path in PATHS {
             let attributes_of =
                 |client: &Client| -> std::result::Result<Attr, ErrorKind> { kind(client.stat(path)) };
             let expected = attributes_of(&self.clients[0]);
+            present.extend(expected.clone());
             for (who, client) in self.clients.iter().enumerate().skip(1) {
-                assert_eq!(attributes_of(client), expected, "client {who}, {path} after {what}");
+                let got = attributes_of(client);
+                if got != expected {
+                    return Err(format!("client {who}, {path} after {what}: {got:?}, not {expected:?}"));
+                }
             }
         }
+        // An open file may have no name any more, or be closed by a server that was killed.
+        for (who, file) in &self.open {
+            let Ok(got) = file.stat() else { continue };
+            if let Some(expected) = present.iter().find(|attr| attr.id == got.id && **attr != got) {
+                return Err(format!("open file of client {who} after {what}: {got:?}, not {expected:?}"));
+            }
+        }
+        Ok(())
     }
+
+    /// Changes something in the back end that everything was drained to, and waits until all clients see that. Changes
+    /// of directories are noticed within a second, on a machine with time.
+    fn meddle(&mut self, place: &Path) {
+        let path = self.path();
+        let there = place.join(&path[1..]);
+        let (number, what) = (self.rng.below(3000), self.rng.below(4));
+        let mode = 0o700 + (number % 64) as u32;
+        let mut expected: Box<Expected> = Box::new(|_| true);
+        match fs::symlink_metadata(&there) {
+            Ok(facts) if what == 0 => {
+                fs::set_permissions(&there, Permissions::from_mode(mode)).unwrap();
+                expected = Box::new(move |attr| {
+                    attr.is_ok_and(|attr| attr.mode == mode as u16 && facts.is_dir() == is_dir(&attr))
+                });
+            }
+            Ok(facts) if facts.is_file() && what == 1 => {
+                fs::remove_file(&there).unwrap();
+                expected = Box::new(|attr| attr == Err(ErrorKind::NotFound));
+            }
+            Ok(facts) if facts.is_file() => {
+                fs::write(&there, pattern(number, number as usize)).unwrap();
+                expected = Box::new(move |attr| attr.is_ok_and(|attr| attr.size == number));
+            }
+            Err(_) if there.parent().is_some_and(Path::is_dir) => match what {
+                0 => {
+                    fs::create_dir(&there).unwrap();
+                    expected = Box::new(|attr| attr.is_ok_and(|attr| is_dir(&attr)));
+                }
+                _ => {
+                    fs::write(&there, pattern(number, number as usize)).unwrap();
+                    expected = Box::new(move |attr| attr.is_ok_and(|attr| attr.size == number));
+                }
+            },
+            _ => {}
+        }
+        let what = format!("{what} {path} {number} in the back end");
+        let seen = |client: &Client| expected(kind(client.stat(path)));
+        let mut last = String::new();
+        let follow = |last: &mut String| {
+            *last = self.differences(&what).err().unwrap_or_default();
+            std::thread::sleep(Duration::from_millis(10));
+            last.is_empty() && self.clients.iter().all(seen)
+        };
+        assert!((0..6000).any(|_| follow(&mut last)), "{what} is not seen by all clients: {last}");
+    }
+}
+
+type Expected = dyn Fn(std::result::Result<Attr, ErrorKind>) -> bool;
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.kind == FileKind::Directory
 }
 
 /// Requests of the clients' job since the server's last start.
@@ -100,8 +190,7 @@ fn requests(client: &Client) -> u64 {
 #[test]
 fn random_changes_around_kills_are_seen_at_once_by_all_clients() {
     let (seeded, mut host) = (Seeded::new(), host());
-    let clients = [By::Tcp, By::Unix, By::Unix].map(|by| patient(&host, by)).into();
-    let mut crowd = Crowd { clients, open: BTreeMap::new(), rng: seeded.rng(1) };
+    let mut crowd = Crowd::new(&host, true, seeded.rng(1));
     for round in rounds(8) {
         for _ in 0..12 {
             let who = crowd.rng.index(crowd.clients.len());
@@ -131,6 +220,34 @@ fn random_changes_around_kills_are_seen_at_once_by_all_clients() {
         requests(local) - before < 50
     };
     assert!((0..3000).any(|_| is_cached()), "the attributes are cached");
+}
+
+#[test]
+fn random_changes_before_and_in_a_back_end_are_seen_by_all_clients() {
+    let seeded = Seeded::new();
+    let mut host = Host::new(PROGRAM, Plan { has_backend: true, drain: Drains::Lazily, ..plan() });
+    let mut crowd = Crowd::new(&host, false, seeded.rng(3));
+    for round in rounds(8) {
+        for _ in 0..12 {
+            let who = crowd.rng.index(crowd.clients.len());
+            let what = crowd.step(who);
+            crowd.check(&what);
+        }
+        if crowd.rng.one_in(3) {
+            let mut rng = Rng::new(crowd.rng.next());
+            revive(&mut host, &mut rng);
+            let what = crowd.step(0);
+            crowd.check(&format!("{what}, and a kill in round {round}"));
+        }
+        if crowd.rng.one_in(3) {
+            continue;
+        }
+        drain(&crowd.clients[0]);
+        crowd.check(&format!("the drain in round {round}"));
+        for _ in 0..3 {
+            crowd.meddle(&host.backing_dir());
+        }
+    }
 }
 
 #[test]

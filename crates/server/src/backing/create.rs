@@ -401,7 +401,7 @@ impl BackingLayer {
                 if other == file {
                     found = Some(name.clone());
                 }
-                backing.note_name(other, dir, name);
+                backing.note_names([(other, dir, name)]);
                 Ok(())
             })?;
             if let Some(name) = found {
@@ -413,13 +413,15 @@ impl BackingLayer {
 }
 
 impl Backing {
-    /// Remembers a name of a file.
-    pub(crate) fn note_name(&self, file: FileId, dir: FileId, name: Name) {
+    /// Remembers names of files.
+    pub(crate) fn note_names(&self, names: impl IntoIterator<Item = (FileId, FileId, Name)>) {
         let mut hints = self.hints.lock();
-        if hints.len() >= MOST_HINTS {
-            hints.clear();
+        for (file, dir, name) in names {
+            if hints.len() >= MOST_HINTS {
+                hints.clear();
+            }
+            hints.insert(file, (dir, name));
         }
-        hints.insert(file, (dir, name));
     }
 
     fn hint(&self, file: FileId) -> Option<(FileId, Name)> {

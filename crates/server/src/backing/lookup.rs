@@ -36,6 +36,9 @@ impl BackingLayer {
         order: impl FnOnce(FileId) -> Order,
     ) -> Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
+        if !backing.may_hold(dir)? {
+            return Ok(());
+        }
         match self.known(dir, name)? {
             Some((file, inode)) => {
                 let order = order(file);
@@ -74,8 +77,26 @@ impl BackingLayer {
         Ok(false)
     }
 
+    /// Compares the file at the end of a path with the back end; true if its name or attributes may have changed.
+    pub(crate) fn follow_up(
+        &self,
+        who: &Identity,
+        (dir, path): (FileId, &[u8]),
+        (file, kind): (FileId, FileKind),
+    ) -> Result<bool> {
+        let Some(backing) = &self.backing else { return Ok(false) };
+        let was_known = file == FileId::ROOT || backing.knows(file)?;
+        if was_known {
+            self.refresh(file)?;
+        }
+        if kind == FileKind::Directory {
+            self.join_last(who, dir, path)?;
+        }
+        Ok(was_known || backing.knows(file)?)
+    }
+
     /// The last directory of a path is merged with one of the same name that has appeared in the back end.
-    pub(crate) fn join_last(&self, who: &Identity, dir: FileId, path: &[u8]) -> Result<()> {
+    fn join_last(&self, who: &Identity, dir: FileId, path: &[u8]) -> Result<()> {
         let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
         let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let Ok(name) = Name::new(&path[start..end]) else { return Ok(()) };

@@ -149,7 +149,14 @@ impl Backing {
 
     /// Whether a file is known to be in the back end.
     pub(crate) fn knows(&self, file: FileId) -> Result<bool> {
-        self.record(file).map(|record| record.is_some())
+        let mut knows = false;
+        self.kv.view(&record::key(file), &mut |value| knows = value.is_some())?;
+        Ok(knows)
+    }
+
+    /// Whether entries of a directory may be in the back end: only if the directory is there, too.
+    fn may_hold(&self, dir: FileId) -> Result<bool> {
+        Ok(dir == FileId::ROOT || self.knows(dir)?)
     }
 
     /// The path of a file in the back end, if it is there; an error if a file system on the path is no longer mounted.

@@ -42,11 +42,17 @@ impl BackingLayer {
         if is_dir && let Some((file, _)) = self.known(dir, name)? {
             self.survey(file)?;
         }
-        let mut plan = Plan::default();
+        let (mut plan, mut reaped) = (Plan::default(), false);
         let via = |unlinked: &Unlinked, batch: Batch| {
-            let _tree = backing.lock_tree();
+            let tree = backing.lock_tree();
             self.plan_unlink(backing, &mut plan, spot, unlinked)?;
-            self.carry_out(backing, &mut plan, batch)
+            let left = plan.steps.is_empty() && !backing.knows(unlinked.file)?;
+            reaped = left && self.begin_reap(unlinked);
+            if !reaped {
+                return self.carry_out(backing, &mut plan, batch);
+            }
+            drop(tree);
+            self.reap_now(unlinked.file, batch, std::mem::take(&mut plan.records))
         };
         let unlinked = match is_dir {
             true => names.remove_dir_via(who, dir, name, now, via),
@@ -54,7 +60,10 @@ impl BackingLayer {
         };
         // Directories with new writeback marks have to be finalized even if the change failed.
         backing.touched(&plan.dirs);
-        let unlinked = unlinked?;
+        let mut unlinked = unlinked?;
+        if reaped {
+            unlinked.fate = Fate::Gone;
+        }
         if unlinked.fate == Fate::Gone {
             backing.drop_mark(unlinked.file);
         }
@@ -67,21 +76,36 @@ impl BackingLayer {
         let (names, data) = (self.store.names(), self.store.data());
         let mut reaped = false;
         let mut unlinked = names.unlink_via(who, dir, name, data.now(), |unlinked, batch| {
-            let file = unlinked.file;
-            reaped = unlinked.fate == Fate::Orphaned
-                && self.grace.is_over_for(file)
-                && self.opens.reap_at_once(file);
-            if !reaped {
-                return self.store.meta().commit(batch);
+            reaped = self.begin_reap(unlinked);
+            match reaped {
+                true => self.reap_now(unlinked.file, batch, Batch::default()),
+                false => self.store.meta().commit(batch),
             }
-            let done = names.reap_with(file, batch, |batch| data.delete(file, batch));
-            self.opens.reaped(file);
-            done
         })?;
         if reaped {
             unlinked.fate = Fate::Gone;
         }
         Ok(unlinked)
+    }
+
+    /// Whether a file can be removed together with its last name: it is not open, and no other server has bytes of it.
+    /// [`BackingLayer::reap_now`] must follow.
+    fn begin_reap(&self, unlinked: &Unlinked) -> bool {
+        unlinked.fate == Fate::Orphaned
+            && self.life.is_alone()
+            && self.grace.is_over_for(unlinked.file)
+            && self.opens.reap_at_once(unlinked.file)
+    }
+
+    /// Removes a file together with its last name, which `batch` removes, and with its other records.
+    fn reap_now(&self, file: FileId, batch: Batch, records: Batch) -> Result<()> {
+        let (names, data) = (self.store.names(), self.store.data());
+        let done = names.reap_with(file, batch, |mut batch| {
+            batch.append(records);
+            data.delete(file, batch)
+        });
+        self.opens.reaped(file);
+        done
     }
 
     /// Renames in the buffer and the back end.

@@ -49,7 +49,7 @@ use crate::lifecycle::Lifecycle;
 use crate::opens::Opens;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
-use forebay_model::{FileId, Result, ServerId};
+use forebay_model::{FileId, Name, Result, ServerId};
 use forebay_policy::arbiter::slots;
 use forebay_policy::share::SpaceQueue;
 use forebay_store::Store;
@@ -64,6 +64,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
+
+/// Most new files that wait for the scanner.
+const MOST_CREATED: usize = 1024;
 
 /// The drain of one server: its queue, workers' state and statistics.
 pub(crate) struct DrainEngine {
@@ -96,6 +99,8 @@ pub(crate) struct DrainEngine {
     /// Attributes and other extras that the back end could not store.
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
+    /// New files with their directories and names, until the scanner takes them.
+    created: Mutex<Vec<(FileId, FileId, Name)>>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
     parts: striped::Parts,
     own: ServerId,
@@ -179,6 +184,7 @@ impl DrainEngine {
             losses: Mutex::default(),
             // Scanning everything finds what an earlier run of the server did not drain.
             notes: Mutex::new(Notes::of_everything(now)),
+            created: Mutex::default(),
             walks: Mutex::default(),
             parts: striped::Parts::default(),
             own,
@@ -218,6 +224,34 @@ impl DrainEngine {
     /// Records that a file has a new name or other attributes.
     pub(crate) fn note(&self, file: FileId) {
         self.notes().note(Instant::now(), file);
+    }
+
+    /// Records a new file, and that its directory changed.
+    pub(crate) fn note_created(&self, file: FileId, dir: FileId, name: Name) {
+        let count = {
+            let mut created = self.created.lock();
+            created.push((file, dir, name));
+            created.len()
+        };
+        if count >= MOST_CREATED {
+            self.take_created();
+        }
+    }
+
+    /// Notes the files that were created since the last call.
+    fn take_created(&self) {
+        let created = std::mem::take(&mut *self.created.lock());
+        if created.is_empty() {
+            return;
+        }
+        {
+            let (mut notes, now) = (self.notes(), Instant::now());
+            for &(file, dir, _) in &created {
+                notes.note(now, file);
+                notes.note(now, dir);
+            }
+        }
+        self.backing.note_names(created);
     }
 
     /// Starts the scanner and the workers. The threads end with the server and then drop their clone of `alive`.

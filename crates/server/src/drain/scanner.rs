@@ -56,7 +56,7 @@ impl Walk {
         }
         let dirs = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
         self.stack.extend(dirs.map(|entry| (entry.file, 0)));
-        entries.iter().for_each(|entry| engine.backing.note_name(entry.file, dir, entry.name.clone()));
+        engine.backing.note_names(entries.iter().map(|entry| (entry.file, dir, entry.name.clone())));
         Some(entries.into_iter().map(|entry| entry.file).collect())
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn scanner(engine: &DrainEngine) {
     let backing = &*engine.backing;
     let stopping = engine.life.stopping();
     let (mut rest, mut polled) = (POLL, Instant::now());
-    let mut arrivals = Arrivals::default();
+    let (mut arrivals, mut oldest) = (Arrivals::default(), Stamp::default());
     while !*stopping.borrow() {
         std::thread::sleep(rest);
         let begin = Instant::now();
@@ -75,9 +75,10 @@ pub(super) fn scanner(engine: &DrainEngine) {
         engine.notify_of_grants(|drain_queue| {
             drain_queue.tick((Tick(engine.store.data().now().0), begin), fill);
         });
+        engine.take_created();
         engine.continue_walks(backing);
         engine.choose_changed(backing);
-        engine.apply_trigger(&mut arrivals);
+        engine.apply_trigger(&mut arrivals, &mut oldest);
         engine.retry(begin);
         engine.resume_closed(backing);
         if !engine.life.is_alone() && polled.elapsed() >= POLL_HOLDERS {
@@ -180,8 +181,9 @@ impl DrainEngine {
         }
     }
 
-    /// Queues what the trigger selects.
-    fn apply_trigger(&self, arrivals: &mut Arrivals) {
+    /// Queues what the trigger selects. No byte in a region is older than `oldest`: as long as none can be old enough,
+    /// the files are not looked at.
+    fn apply_trigger(&self, arrivals: &mut Arrivals, oldest: &mut Stamp) {
         let data = self.store.data();
         let usage = data.usage();
         let (idle, wants_files) = {
@@ -199,27 +201,37 @@ impl DrainEngine {
         match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
             Want::Nothing => {}
             _ if !wants_files => {}
-            Want::Bytes(bytes) => self.choose(bytes, now),
-            Want::Before(stamp) => self.choose(u64::MAX, stamp),
+            Want::Bytes(bytes) => *oldest = self.choose(bytes, now),
+            Want::Before(stamp) if *oldest > stamp => {}
+            Want::Before(stamp) => *oldest = self.choose(u64::MAX, stamp),
         }
     }
 
     /// Queues files with bytes from before `before`, those with the oldest bytes first, until they have `bytes` bytes.
-    fn choose(&self, bytes: u64, before: Stamp) {
+    /// Returns a time before which no byte in a region was written; bytes that are being drained count too.
+    fn choose(&self, bytes: u64, before: Stamp) -> Stamp {
         let begin = Instant::now();
-        self.choose_now(bytes, before);
+        let oldest = self.choose_now(bytes, before);
         self.indexing_since(begin);
+        oldest
     }
 
-    fn choose_now(&self, bytes: u64, before: Stamp) {
+    fn choose_now(&self, bytes: u64, before: Stamp) -> Stamp {
         let data = self.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
+        // What is written from now on has a later stamp.
+        let mut oldest_of_all = data.now();
         for file in data.files() {
-            // A file whose backlog cannot be read now is drained later.
-            if let Ok(Some(Backlog { bytes, oldest })) = data.backlog(file)
-                && oldest <= before
-            {
-                files.push((oldest, bytes, file));
+            match data.backlog(file) {
+                Ok(Some(Backlog { bytes, oldest })) => {
+                    oldest_of_all = oldest_of_all.min(oldest);
+                    if oldest <= before {
+                        files.push((oldest, bytes, file));
+                    }
+                }
+                Ok(None) => {}
+                // It is drained later.
+                Err(_) => oldest_of_all = Stamp::default(),
             }
         }
         files.sort_unstable();
@@ -238,6 +250,7 @@ impl DrainEngine {
                 chosen += size;
             }
         }
+        oldest_of_all
     }
 
     /// Retries failed files.

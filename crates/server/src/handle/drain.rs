@@ -125,10 +125,8 @@ impl DrainRequests {
             | Request::MakeSpecial { dir, name, .. }
             | Request::Link { dir, name, .. }
             | Request::Symlink { dir, name, .. } => {
-                if let (Some(file), Some(backing)) = (made, &self.layer.backing) {
-                    backing.note_name(file, *dir, name.clone());
-                    engine.note(file);
-                    engine.note(*dir);
+                if let Some(file) = made {
+                    engine.note_created(file, *dir, name.clone());
                 }
             }
             Request::Unlink { dir, .. } | Request::RemoveDir { dir, .. } => engine.note(*dir),

@@ -56,9 +56,8 @@ impl NameRequests {
                     if self.layer.backing.is_some() && looked_again != Some(file) =>
                 {
                     looked_again = Some(file);
-                    self.layer.refresh(file)?;
-                    if inode.kind() == FileKind::Directory {
-                        self.layer.join_last(&caller.who, dir, path)?;
+                    if !self.layer.follow_up(&caller.who, (dir, path), (file, inode.kind()))? {
+                        return Ok(Walked::Found(file, inode));
                     }
                 }
                 Err(Blocked::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {

@@ -16,7 +16,7 @@ use forebay_model::{
     Access, Attr, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Layout, Name, Result, SeekTo,
     ServerId, Stripes, Striping,
 };
-use forebay_store::{Body, Data, Facts, Found, Inode, Store};
+use forebay_store::{Batch, Body, Data, Facts, Found, Inode, Store};
 use forebay_wire::{IfExists, Reply, Token};
 use std::sync::Arc;
 
@@ -64,10 +64,18 @@ impl OpenRequests {
         for _ in 0..TRIES {
             self.layer.lookup_backing_in(dir, name, |file| caller.retry_context.order(file))?;
             let (layout, incarnations) = self.new_layout(caller, (dir, name))?;
-            // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
-            let hold = |file| self.opens.open(file, caller.who.uid, access).map(Arc::new);
-            let names = self.store.names();
-            let made = names.create_file(
+            let (names, data) = (self.store.names(), self.store.data());
+            let fills = caller.fills && layout.only() == Some(self.own);
+            let before = |file| {
+                // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
+                let hold = Arc::new(self.opens.open(file, caller.who.uid, access)?);
+                let mut with = Batch::default();
+                if fills {
+                    data.will_be_filled(file, &mut with)?;
+                }
+                Ok((hold, with))
+            };
+            let made = names.create_file_with(
                 &caller.who,
                 dir,
                 name,
@@ -75,10 +83,13 @@ impl OpenRequests {
                 layout,
                 incarnations,
                 self.access.now(),
-                hold,
+                before,
             );
             match made.map_err(Blocked::from) {
                 Ok((file, inode, hold)) => {
+                    if fills {
+                        data.await_bytes(file)?;
+                    }
                     note_set_id(&hold, &inode);
                     // The creator may open the file with any access, whatever its mode.
                     let token = self.access.seal(caller, file, access);

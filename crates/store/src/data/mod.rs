@@ -64,7 +64,7 @@ use forebay_model::{
     Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
 };
 use forebay_shm::{Epochs, View};
-use index::{Delta, Extent, Source};
+use index::{Delta, Extent, Index, Source};
 use index_cost::IndexCost;
 use mapped::Objects;
 use parking_lot::{Mutex, RwLock};
@@ -444,11 +444,8 @@ impl Data {
             if state.deleted {
                 return self.kv.commit(with);
             }
-            let size = SizeRecord::key(id);
-            let mut is_noted = false;
-            self.kv.view(&size, &mut |value| is_noted = value.is_some())?;
-            if is_noted {
-                with.remove(size);
+            if self.has_record(id)? {
+                with.remove(SizeRecord::key(id));
             }
             let mut tombs = self.tombs.lock();
             let holders = self.holders(&mut state);
@@ -467,6 +464,20 @@ impl Data {
         self.files.forget(id);
         self.reclaim_if(dead);
         Ok(())
+    }
+
+    /// Adds to the batch that creates a file that it is about to be filled by a ring, so that binding the ring needs no
+    /// commit of its own. Call [`await_bytes`](Data::await_bytes) after the commit.
+    pub fn will_be_filled(&self, file: FileId, batch: &mut Batch) -> Result<()> {
+        let record = File::default().record(&Index::default(), self.incarnation, true)?;
+        batch.put(SizeRecord::key(file), record.encode());
+        Ok(())
+    }
+
+    /// Has the size of a file that [may be filled](Data::will_be_filled) persisted after its last close, even if it
+    /// remains empty.
+    pub fn await_bytes(&self, file: FileId) -> Result<()> {
+        self.files.get(file, || self.load(file)).map(drop)
     }
 
     /// Persists the sizes of all files when the process ends.
@@ -617,6 +628,13 @@ impl Data {
         let record = file.record(&file.index, self.incarnation, size_pending)?;
         batch.put(SizeRecord::key(id), record.encode());
         self.kv.commit(batch)
+    }
+
+    /// Whether the metadata store has a record of the file.
+    fn has_record(&self, file: FileId) -> Result<bool> {
+        let mut has = false;
+        self.kv.view(&SizeRecord::key(file), &mut |value| has = value.is_some())?;
+        Ok(has)
     }
 
     /// The state of a file that is in memory, or must be because a client writes to it through a ring.

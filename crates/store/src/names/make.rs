@@ -5,6 +5,7 @@ use super::{
     Attempt, Body, DirCopy, Extent, Inode, MAX_LINKS, Names, Obstacle, SET_GID, check_access, is_owner,
     no_file, taken,
 };
+use crate::meta::Batch;
 use forebay_model::{
     Access, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Layout, MAX_PATH, Name, Result,
     Special, Stamp,
@@ -24,6 +25,23 @@ impl Names {
         incarnations: Vec<Incarnation>,
         now: Stamp,
         before: impl FnOnce(FileId) -> Result<T>,
+    ) -> Attempt<(FileId, Inode, T)> {
+        let before = |file| Ok((before(file)?, Batch::default()));
+        self.create_file_with(who, dir, name, mode, layout, incarnations, now, before)
+    }
+
+    /// The same; `before` also returns changes that are committed with the file's name.
+    #[expect(clippy::too_many_arguments, reason = "the arguments are independent of each other")]
+    pub fn create_file_with<T>(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        mode: u16,
+        layout: Layout,
+        incarnations: Vec<Incarnation>,
+        now: Stamp,
+        before: impl FnOnce(FileId) -> Result<(T, Batch)>,
     ) -> Attempt<(FileId, Inode, T)> {
         let body = Body::File { layout, incarnations, extent: Extent::default() };
         self.make_after(who, dir, name, mode & 0o7777, body, now, before)
@@ -144,7 +162,8 @@ impl Names {
         body: Body,
         now: Stamp,
     ) -> Attempt<(FileId, Inode)> {
-        let (file, inode, ()) = self.make_after(who, dir, name, mode, body, now, |_| Ok(()))?;
+        let (file, inode, ()) =
+            self.make_after(who, dir, name, mode, body, now, |_| Ok(((), Batch::default())))?;
         Ok((file, inode))
     }
 
@@ -157,7 +176,7 @@ impl Names {
         mode: u16,
         body: Body,
         now: Stamp,
-        before: impl FnOnce(FileId) -> Result<T>,
+        before: impl FnOnce(FileId) -> Result<(T, Batch)>,
     ) -> Attempt<(FileId, Inode, T)> {
         let _held = self.locks.hold(&[dir]);
         let mut edit = self.edit();
@@ -173,13 +192,14 @@ impl Names {
         let kind = inode.kind();
         edit.entries_changed(dir, i32::from(kind == FileKind::Directory), now)?;
         let file = self.ids.next(&*self.kv)?;
-        let done = before(file)?;
+        let (done, with) = before(file)?;
         if kind == FileKind::Directory {
             // The id is new, so no entries with it exist.
             self.kv.begins(&key::entries(file));
         }
         edit.make(file, &inode);
         edit.put_entry(dir, name, Target { file, kind });
+        edit.append(with);
         edit.commit()?;
         Ok((file, inode, done))
     }

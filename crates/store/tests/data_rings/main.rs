@@ -72,12 +72,18 @@ fn one_step(
         29 => {
             world.data().tend_rings(Duration::ZERO).unwrap();
         }
-        30..32 => assert!(world.data().poll_rings(1).is_ok()),
+        30..32 => {
+            assert!(world.data().poll_rings(1).is_ok());
+            world.data().persist_consumed_sizes().unwrap();
+        }
         32 => {
             world.data().sync(file).unwrap();
             world.data().persist_size(file).unwrap();
         }
-        33 => drop(world.data().tidy()),
+        33 => {
+            let _ = world.data().tidy();
+            world.data().persist_size_soon(file).unwrap();
+        }
         34 => {
             let client = rng.index(clients.len());
             clients.swap_remove(client);

@@ -55,6 +55,34 @@ fn cached_lookups_need_no_request_and_creates_need_one() {
     assert!(gone >= 200, "missing names are not cached: {gone}");
 }
 
+#[test]
+fn attributes_of_an_open_file_are_requested_only_after_a_change() {
+    let world = World::new(32);
+    let (local, other) = (client(&world, By::Unix), client(&world, By::Tcp));
+    make(&local, "/f");
+    // An answer that takes milliseconds, on a busy machine, comes without a lease.
+    let leased = |_| {
+        let file = local.open("/f", OpenOptions::READ).unwrap();
+        let before = requests(&local);
+        (0..100).for_each(|_| assert_eq!(file.stat().unwrap().size, 0));
+        (requests(&local) - before < 10).then_some(file)
+    };
+    let file = (0..1000).find_map(leased).expect("its attributes are leased");
+    other.truncate("/f", 5).unwrap();
+    assert_eq!(file.stat().unwrap().size, 5);
+    let writer = local.open("/f", OpenOptions::WRITE).unwrap();
+    assert_eq!(writer.stat().unwrap().size, 5);
+    (0..9).for_each(|at| {
+        writer.pwrite(at * 4, b"abcd").unwrap();
+        assert_eq!(
+            (file.stat().unwrap().size, writer.stat().unwrap().size),
+            (5.max(at * 4 + 4), 5.max(at * 4 + 4))
+        );
+    });
+    other.unlink("/f").unwrap();
+    assert_eq!((file.stat().unwrap().links, writer.stat().unwrap().links), (0, 0));
+}
+
 /// A service before a directory, which is returned. Nothing is drained unless it is requested.
 fn world_before_a_directory() -> (World, PathBuf) {
     let mut behind = PathBuf::new();

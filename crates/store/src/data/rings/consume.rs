@@ -3,6 +3,8 @@
 use super::channel::{Channel, RingStatus};
 use super::{Pass, RingId};
 use crate::data::Data;
+use crate::data::file::SizeRecord;
+use crate::meta::Batch;
 use forebay_model::{FileId, Result};
 use forebay_shm::monotonic;
 use std::collections::BTreeMap;
@@ -16,6 +18,8 @@ const HEAVY: u64 = 64;
 const FEW: u64 = 4;
 /// Bytes consumed at once: the longest that a client that needs space has to wait for.
 const SOME: u64 = 32 << 20;
+/// Sizes of closed files that are persisted at once.
+const TOGETHER: usize = 256;
 /// A client that was granted space or published bytes within this time is writing.
 const WRITING: Duration = Duration::from_millis(20);
 
@@ -97,27 +101,84 @@ impl Data {
         self.consume_from(&channels, pass, id, &mut state)
     }
 
-    /// [Persists the size](Data::persist_size) of a file after its last close: at once, or if that would take long,
-    /// when its rings were consumed.
+    /// [Persists the size](Data::persist_size) of a file after its last close: together with those of other files, when
+    /// its rings were consumed. Until then recovery finds it in the regions.
     pub fn persist_size_soon(&self, id: FileId) -> Result<()> {
-        if self.rings.of(id).iter().all(|channel| channel.ring_status().records() <= FEW) {
+        if !self.rings.any() {
             return self.persist_size(id);
         }
-        self.rings.closed.lock().insert(id);
-        Ok(())
+        let Some(state) = self.in_memory(id)? else { return Ok(()) };
+        let is_pending = {
+            let mut state = state.lock();
+            let few = self.rings.of(id).iter().all(|channel| channel.ring_status().records() <= FEW);
+            if few {
+                self.consume(id, &mut state)?;
+            }
+            !few || state.size_pending && !state.deleted
+        };
+        drop(state);
+        if !is_pending {
+            self.evict(id);
+            return Ok(());
+        }
+        let count = {
+            let mut closed = self.rings.closed.lock();
+            closed.insert(id);
+            closed.len()
+        };
+        if count >= TOGETHER { self.persist_consumed_sizes() } else { Ok(()) }
     }
 
     /// Persists the sizes of closed files whose rings are consumed by now. Skips failures, and returns the last one.
     pub fn persist_consumed_sizes(&self) -> Result<()> {
         let closed: Vec<FileId> = self.rings.closed.lock().iter().copied().collect();
+        let is_consumed =
+            |id: &FileId| self.rings.of(*id).iter().all(|channel| channel.ring_status() == RingStatus::Empty);
+        let consumed: Vec<FileId> = closed.into_iter().filter(is_consumed).collect();
         let mut done = Ok(());
-        for id in closed {
-            if self.rings.of(id).iter().all(|channel| channel.ring_status() == RingStatus::Empty) {
-                // Removed first: the file may be closed again meanwhile.
-                self.rings.closed.lock().remove(&id);
-                done = self.persist_size(id).and(done);
+        for ids in consumed.chunks(TOGETHER) {
+            done = self.persist_sizes(ids).and(done);
+        }
+        done
+    }
+
+    /// Persists the sizes of some files in one batch, and evicts them from memory if possible. Leaves files that are
+    /// being used for later.
+    fn persist_sizes(&self, ids: &[FileId]) -> Result<()> {
+        let mut states = Vec::with_capacity(ids.len());
+        for &id in ids {
+            match self.files.resident(id) {
+                Some(state) => states.push((id, state)),
+                None => {
+                    self.rings.closed.lock().remove(&id);
+                }
             }
         }
+        let (mut batch, mut locked, mut done) = (Batch::default(), Vec::with_capacity(states.len()), Ok(()));
+        for (id, state) in &states {
+            // Waiting here could deadlock: the locks of other files are held.
+            let Some(file) = state.try_lock() else { continue };
+            if !self.rings.closed.lock().remove(id) {
+                // A ring was bound to it again.
+                continue;
+            }
+            if file.size_pending && !file.deleted {
+                match file.record(&file.index, self.incarnation, false) {
+                    Ok(record) => {
+                        batch.put(SizeRecord::key(*id), record.encode());
+                        locked.push(file);
+                    }
+                    Err(error) => done = Err(error),
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.kv.commit(batch)?;
+            locked.iter_mut().for_each(|file| file.size_pending = false);
+        }
+        drop(locked);
+        drop(states);
+        ids.iter().for_each(|id| self.evict(*id));
         done
     }
 

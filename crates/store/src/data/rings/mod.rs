@@ -28,7 +28,7 @@ pub use slabs::SlabOffer;
 
 use super::Data;
 use super::disk::Disk;
-use super::file::{File, SizeRecord};
+use super::file::File;
 use super::publish::{Put, Space, Write};
 use crate::superblock::boot_id;
 use channel::{Channel, RingWrite, State};
@@ -94,7 +94,7 @@ pub(super) struct Rings {
     doorbell: OnceLock<Doorbell>,
     /// Consumed records made all bytes of a region dead.
     dead: AtomicBool,
-    /// Files that were closed before their rings were consumed: their sizes are persisted afterwards.
+    /// Closed files whose sizes are still to be persisted, once their rings are consumed.
     closed: Mutex<BTreeSet<FileId>>,
     /// The number of threads that are consuming rings.
     consuming: AtomicUsize,
@@ -356,7 +356,11 @@ impl Data {
             self.consume(file, &mut state)?;
             state.alive()?;
             state.check_unmapped()?;
-            if writes && (!state.size_pending || self.kv.get(&SizeRecord::key(file))?.is_none()) {
+            if writes {
+                // The size is pending for as long as the ring may be filled.
+                self.rings.closed.lock().remove(&file);
+            }
+            if writes && !(state.size_pending && self.has_record(file)?) {
                 self.note_size(file, &state, true)?;
                 state.size_pending = true;
             }

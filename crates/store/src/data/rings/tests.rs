@@ -1,8 +1,9 @@
 //! Passes over rings: records stamped around the start of a pass, recalls, partial passes.
 
 use super::*;
+use crate::data::file::SizeRecord;
 use crate::data::{DirDisk, Geometry, NoRings, Piece, Start};
-use crate::meta::MemoryKv;
+use crate::meta::{Batch, MemoryKv};
 use forebay_model::Incarnation;
 use forebay_shm::{Commit, RwMap, Writer};
 use std::fs::OpenOptions;
@@ -179,4 +180,44 @@ fn size_of_a_closed_file_is_persisted_after_its_rings_are_consumed() {
     data.persist_size_soon(FILE).unwrap();
     data.persist_all_sizes().unwrap();
     assert!(!waits() && persisted(), "all sizes are persisted at the end of the process");
+}
+
+#[test]
+fn size_of_a_closed_file_stays_pending_if_a_ring_is_bound_to_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = store(&dir);
+    let mut client = Client::new(&data);
+    let is_pending = || {
+        let record = data.kv.get(&SizeRecord::key(FILE)).unwrap().expect("a record");
+        SizeRecord::decode(FILE, &record).unwrap().size_pending
+    };
+    client.write(0, b"a", monotonic());
+    data.persist_size_soon(FILE).unwrap();
+    assert!(is_pending(), "it is persisted together with others");
+    let own = Some(client.ring.ring);
+    client.ring = data.bind_ring(UID, JobId(1), FILE, own, true).unwrap();
+    data.persist_consumed_sizes().unwrap();
+    assert!(is_pending());
+    data.persist_size_soon(FILE).unwrap();
+    data.persist_consumed_sizes().unwrap();
+    assert!(!is_pending());
+}
+
+#[test]
+fn new_file_that_is_to_be_filled_needs_no_commit_when_its_ring_is_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = store(&dir);
+    let (file, key) = (FileId(101), SizeRecord::key(FileId(101)));
+    let mut batch = Batch::default();
+    data.will_be_filled(file, &mut batch).unwrap();
+    data.kv.commit(batch).unwrap();
+    data.await_bytes(file).unwrap();
+    let before = data.kv.get(&key).unwrap();
+    data.bind_ring(UID, JobId(1), file, None, true).unwrap();
+    assert!(before.is_some() && data.kv.get(&key).unwrap() == before);
+    // It remains empty.
+    data.persist_size_soon(file).unwrap();
+    data.persist_consumed_sizes().unwrap();
+    let record = data.kv.get(&key).unwrap().expect("a record");
+    assert!(!SizeRecord::decode(file, &record).unwrap().size_pending);
 }
