@@ -191,6 +191,8 @@ pub struct Limits {
     pub user_mappings: usize,
     /// Maximum share of the buffer's capacity for the memory of files that one user maps, in per cent.
     pub user_mapped: u8,
+    /// Drain requests of one user that run at the same time; all users together have 1,024.
+    pub user_drains: usize,
     /// Requests that have their turn at the same time.
     pub turns: usize,
     /// Requests that wait for their turn.
@@ -294,6 +296,7 @@ impl Default for Limits {
             user_working: (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
             user_mappings: 64,
             user_mapped: 50,
+            user_drains: 16,
             turns: 16,
             waiting: 4096,
             user_waiting: 1024,
@@ -435,6 +438,7 @@ impl Config {
             ("user_working", limits.user_working),
             ("user_mappings", limits.user_mappings),
             ("user_mapped", usize::from(limits.user_mapped)),
+            ("user_drains", limits.user_drains),
             ("turns", limits.turns),
             ("waiting", limits.waiting),
             ("user_waiting", limits.user_waiting),

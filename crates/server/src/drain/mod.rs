@@ -47,6 +47,7 @@ use crate::file_homes::FileHomes;
 use crate::jobs::Jobs;
 use crate::lifecycle::Lifecycle;
 use crate::opens::Opens;
+use crate::per_user::UserLimit;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
 use forebay_model::{FileId, Result, ServerId};
@@ -97,6 +98,8 @@ pub(crate) struct DrainEngine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
+    /// How many drain requests of one user are remembered.
+    tickets_of_user: UserLimit,
     parts: striped::Parts,
     own: ServerId,
     store: Arc<Store>,
@@ -127,6 +130,7 @@ pub(crate) struct DrainParts {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) life: Arc<Lifecycle>,
     pub(crate) suspension: Duration,
+    pub(crate) tickets_of_user: UserLimit,
 }
 
 impl DrainEngine {
@@ -137,7 +141,7 @@ impl DrainEngine {
         parts: DrainParts,
     ) -> Result<DrainEngine> {
         let DrainParts { own, store, backing, layer, homes, peers, striped, .. } = parts;
-        let DrainParts { writers, opens, jobs, life, suspension, .. } = parts;
+        let DrainParts { writers, opens, jobs, life, suspension, tickets_of_user, .. } = parts;
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(own, targets.len(), described, topology)?;
@@ -180,6 +184,7 @@ impl DrainEngine {
             // Scanning everything finds what an earlier run of the server did not drain.
             notes: Mutex::new(Notes::of_everything(now)),
             walks: Mutex::default(),
+            tickets_of_user,
             parts: striped::Parts::default(),
             own,
             store,
