@@ -244,7 +244,6 @@ impl LowerParts {
             own: basis.own,
             key: basis.key.clone(),
             keys: basis.keys.clone(),
-            privileges: basis.privileges,
             sessions: opened.sessions.clone(),
             peers: sharing.peers.clone(),
         }
