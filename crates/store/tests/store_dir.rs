@@ -410,14 +410,14 @@ fn planted_lock_does_not_truncate_another_file() {
     let (precious, pipe) = (room.path().join("precious"), room.path().join("pipe"));
     fs::write(&precious, "x").unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    let plants: [(&str, fn(&Path, &Path)); 2] = [
-        ("link", |target, lock| symlink(target, lock).unwrap()),
-        ("hard", |target, lock| fs::hard_link(target, lock).unwrap()),
-    ];
-    for (name, plant) in plants {
+    for name in ["link", "hard"] {
         let dir = room.path().join(name);
         fs::create_dir(&dir).unwrap();
-        plant(&precious, &dir.join("lock"));
+        match name {
+            "link" => symlink(&precious, dir.join("lock")),
+            _ => fs::hard_link(&precious, dir.join("lock")),
+        }
+        .unwrap();
         refused(&dir, "lock");
         assert_eq!(fs::read(&precious).unwrap(), b"x", "{name}");
     }
