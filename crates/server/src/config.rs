@@ -178,7 +178,8 @@ pub struct Limits {
     pub user_answers: Bytes,
     /// Requests that wait for the back end at the same time.
     pub backend_places: usize,
-    /// Requests of one user, of the above.
+    /// Requests of one user, of the above. As many of the user's requests that need other servers, such as renames between
+    /// servers and appends to striped files, are served at the same time.
     pub user_backend_places: usize,
     /// Concurrent flushes to the device.
     pub syncs: usize,

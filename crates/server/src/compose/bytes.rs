@@ -146,6 +146,7 @@ impl PeerParts {
             leases: leases.clone(),
             opens: opens.clone(),
             grace: grace.clone(),
+            users: basis.users.clone(),
             patience: config.times.peer + config.times.lease,
         }));
         let vouching = vouching(basis, opened, peers, bytes);

@@ -262,6 +262,7 @@ impl LowerParts {
             striped: bytes.striped.clone(),
             vouching: together.vouching.clone(),
             appends: together.appends.clone(),
+            users: basis.users.clone(),
             append_memory: Semaphore::new(APPENDS),
             layer: bytes.layer.clone(),
             writers: bytes.writers.clone(),
