@@ -3,9 +3,10 @@
 use crate::failure::{Failure, Outcome};
 use crate::view::Started;
 use forebay_server::{Config, Medium, beside};
+use rustix::fs::OFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -36,10 +37,27 @@ pub(crate) fn open_log(path: &Path) -> Outcome<File> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|error| Failure::local("make", dir, &error))?;
     }
-    if path.metadata().is_ok_and(|meta| meta.len() > LONG_LOG) {
+    if path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.len() > LONG_LOG) {
         std::fs::rename(path, path.with_added_extension("old")).map_err(failed)?;
     }
-    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).expect("flags of open");
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(flags);
+    let log = match options.open(path) {
+        Err(error) if path.is_symlink() => return Err(planted(path, &error.to_string())),
+        log => log.map_err(failed)?,
+    };
+    let (found, me) = (log.metadata().map_err(failed)?, rustix::process::geteuid().as_raw());
+    match found.is_file() && found.uid() == me && found.nlink() == 1 {
+        true => Ok(log),
+        false => Err(planted(path, &format!("it is not a file of user {me} alone"))),
+    }
+}
+
+/// Another user may have put this file where the log should be, to have something else written to.
+fn planted(path: &Path, why: &str) -> Failure {
+    Failure::Failed(format!("cannot write the log to {}: {why}: remove it", path.display()))
 }
 
 fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: File) -> Outcome<Child> {
@@ -91,4 +109,35 @@ fn last_error(log: &Path, begin: u64) -> Option<String> {
     let mut text = String::new();
     file.take(1 << 20).read_to_string(&mut text).ok()?;
     text.lines().rev().find_map(|line| line.strip_prefix("forebay: ")).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::{chown, symlink};
+
+    #[test]
+    fn log_is_appended_to_no_file_that_another_user_planted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        for text in ["one", "two"] {
+            open_log(&at("log")).expect("a log").write_all(text.as_bytes()).expect("written");
+        }
+        assert_eq!(std::fs::read(at("log")).expect("the log"), b"onetwo");
+        std::fs::write(at("precious"), "x").expect("a file");
+        symlink(at("precious"), at("link")).expect("a link");
+        symlink(at("nothing"), at("dangling")).expect("a link");
+        std::fs::hard_link(at("precious"), at("hard")).expect("a link");
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("a pipe");
+        for name in ["link", "dangling", "hard", "pipe"] {
+            assert!(open_log(&at(name)).is_err(), "{name}");
+        }
+        assert!(!at("nothing").exists());
+        if rustix::process::geteuid().is_root() {
+            chown(at("log"), Some(4711), None).expect("another owner");
+            assert!(open_log(&at("log")).is_err(), "a file of another user");
+        }
+    }
 }

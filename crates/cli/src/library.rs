@@ -1,6 +1,7 @@
 //! Libraries that are embedded in this binary and extracted to where programs can load them.
 
 use crate::failure::{Failure, Outcome};
+use forebay_store::who_may_replace;
 use rustix::fs::StatVfsMountFlags;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -100,14 +101,25 @@ fn is_open_to_all(dir: &Path) -> bool {
     dir.ancestors().filter_map(|dir| dir.metadata().ok()).all(|found| found.mode() & 0o001 != 0)
 }
 
+/// Fails if a user other than this one and root may replace a directory.
+fn demand_own_path(dir: &Path) -> io::Result<()> {
+    match who_may_replace(dir)? {
+        None => Ok(()),
+        Some(who) => Err(io::Error::other(format!("{who}, may replace it"))),
+    }
+}
+
 fn extract_in(dir: &Path, uid: u32, library: &Library) -> io::Result<PathBuf> {
     if dir.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         return Err(io::Error::other("LD_PRELOAD takes no path with spaces or colons"));
     }
+    // Before anything is made there, and again afterwards: whoever can put another directory in the place of this one, or
+    // write to it, decides what code runs in this user's programs.
+    demand_own_path(dir)?;
     let mode = if uid == 0 { 0o755 } else { 0o700 };
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir)?;
+    demand_own_path(dir)?;
     let meta = dir.symlink_metadata()?;
-    // A user who can write to this directory decides what code runs in this user's programs.
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other("it is not a directory that only you can write to"));
     }
@@ -126,4 +138,34 @@ fn extract_in(dir: &Path, uid: u32, library: &Library) -> io::Result<PathBuf> {
         file.persist(&path)?;
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    const LIBRARY: Library = Library { bytes: b"code", stem: "lib", hash: "0", end: "so" };
+
+    #[test]
+    fn library_is_extracted_only_below_directories_of_the_user_and_root() {
+        let (room, me) = (tempfile::tempdir().expect("a directory"), rustix::process::geteuid().as_raw());
+        let home = room.path().join("home");
+        std::fs::create_dir(&home).expect("a home");
+        let cache = home.join(".cache/forebay");
+        let found = extract_in(&cache, me, &LIBRARY).expect("a home of this user");
+        assert_eq!(std::fs::read(&found).expect("the library"), b"code");
+        symlink(&cache, room.path().join("link")).expect("a link");
+        assert!(extract_in(&room.path().join("link"), me, &LIBRARY).is_err(), "a link is no directory");
+        std::fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).expect("a mode");
+        assert!(extract_in(&cache, me, &LIBRARY).is_err(), "every user can rename .cache");
+        if me == 0 {
+            std::fs::set_permissions(&home, PermissionsExt::from_mode(0o755)).expect("a mode");
+            std::fs::remove_dir_all(home.join(".cache")).expect("removed");
+            chown(&home, Some(4711), Some(4711)).expect("its owner");
+            let refused = extract_in(&cache, me, &LIBRARY).expect_err("user 4711 can rename .cache");
+            assert!(refused.to_string().contains("user 4711"), "{refused}");
+            assert!(!home.join(".cache").exists(), "root made nothing in the home of another user");
+        }
+    }
 }

@@ -23,6 +23,8 @@ pub(crate) enum ServerLocation {
 pub(crate) struct Reached {
     address: Address,
     incarnation: Incarnation,
+    /// The user who runs the server, if it was reached by a Unix socket.
+    user: Option<u32>,
 }
 
 /// Why an address did not lead to the expected server.
@@ -84,6 +86,12 @@ impl Session {
         reached.as_ref().map(|reached| reached.incarnation)
     }
 
+    /// The user who runs the server, as of the last answer, if it was reached by a Unix socket.
+    pub(crate) fn server_user(&self) -> Option<u32> {
+        let reached = lock(&self.reached);
+        reached.as_ref().and_then(|reached| reached.user)
+    }
+
     async fn open_connection_at(
         &self,
         address: &Address,
@@ -100,7 +108,7 @@ impl Session {
         if self.location == ServerLocation::Given && matches!(address, Address::Unix(_)) {
             self.server_list.set_near();
         }
-        let reached = Reached { address: address.clone(), incarnation: welcome.incarnation };
+        let reached = Reached { address: address.clone(), incarnation: welcome.incarnation, user: pipe.user };
         *lock(&self.reached) = Some(reached);
         Ok((pipe, welcome))
     }

@@ -263,7 +263,7 @@ impl File {
     pub async fn map(&self, offset: u64, len: u64, write: bool) -> Result<Mapping> {
         let request = Request::MapFile { token: self.token(), offset, len, write };
         let mapped = match self.held.session().call(self.held.who(), &request).await {
-            Ok(Reply::FileMap(answer)) => mapped::fetch(answer).await,
+            Ok(Reply::FileMap(answer)) => mapped::fetch(answer, self.held.session().server_user()).await,
             Ok(other) => Err(unexpected(&request, &other)),
             Err(error) => Err(error),
         };

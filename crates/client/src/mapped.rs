@@ -27,10 +27,11 @@ pub enum Mapping {
     Copied,
 }
 
-/// Receives the descriptor that the server has prepared.
-pub(crate) async fn fetch(answer: FileMap) -> Result<Mapping> {
+/// Receives the descriptor that the server has prepared. `server` is the user of the server to which the client is connected;
+/// a socket of another one is refused: once the server is dead, any user may take its address.
+pub(crate) async fn fetch(answer: FileMap, server: Option<u32>) -> Result<Mapping> {
     let FileMap::Shared { socket, ticket } = answer else { return Ok(Mapping::Copied) };
-    let received = timeout(PATIENCE, descriptor(&socket, ticket)).await;
+    let received = timeout(PATIENCE, descriptor(&socket, ticket, server)).await;
     let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     received.map(Mapping::Shared).map_err(|error| {
         let text = format!("cannot receive the file's memory from the server: {error}");
@@ -38,7 +39,7 @@ pub(crate) async fn fetch(answer: FileMap) -> Result<Mapping> {
     })
 }
 
-async fn descriptor(socket: &[u8], ticket: [u8; 16]) -> io::Result<OwnedFd> {
+async fn descriptor(socket: &[u8], ticket: [u8; 16], server: Option<u32>) -> io::Result<OwnedFd> {
     let name = [b"\0", socket].concat();
     let stream = loop {
         match UnixStream::connect(OsStr::from_bytes(&name)).await {
@@ -47,6 +48,9 @@ async fn descriptor(socket: &[u8], ticket: [u8; 16]) -> io::Result<OwnedFd> {
             connected => break connected?,
         }
     };
+    if Some(stream.peer_cred()?.uid()) != server {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user has its socket"));
+    }
     let mut rest = &ticket[..];
     while !rest.is_empty() {
         stream.writable().await?;
@@ -88,8 +92,27 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&socket).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
         tokio::select! {
-            received = fetch(FileMap::Shared { socket, ticket: [7; 16] }) => panic!("{received:?}"),
+            received = fetch(FileMap::Shared { socket, ticket: [7; 16] }, me()) => panic!("{received:?}"),
             () = sleep(PAUSE) => {}
+        }
+    }
+
+    fn me() -> Option<u32> {
+        Some(rustix::process::geteuid().as_raw())
+    }
+
+    #[tokio::test]
+    async fn socket_of_another_user_gets_no_ticket() {
+        let socket = format!("forebay-map-squatted-{}", std::process::id()).into_bytes();
+        let address = SocketAddr::from_abstract_name(&socket).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        for server in [None, me().map(|uid| uid + 1)] {
+            let answer = FileMap::Shared { socket: socket.clone(), ticket: [7; 16] };
+            let refused = fetch(answer, server).await.expect_err("refused");
+            assert!(refused.to_string().contains("another user"), "{refused}");
+            let mut ticket = Vec::new();
+            io::Read::read_to_end(&mut listener.accept().unwrap().0, &mut ticket).unwrap();
+            assert!(ticket.is_empty(), "it learns no ticket");
         }
     }
 }

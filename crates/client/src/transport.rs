@@ -23,13 +23,19 @@ pub(crate) struct Pipe {
     pub(crate) sealer: Option<Sealer>,
     /// The peer's IP address, over TCP.
     pub(crate) peer: Option<IpAddr>,
+    /// The user who runs the server, over a Unix socket.
+    pub(crate) user: Option<u32>,
 }
 
 /// Opens a connection to an address.
 pub(crate) async fn connect(config: &ClientConfig, address: &Address) -> Result<Pipe> {
     match open(config, address).await {
-        Ok(((reader, writer), peer)) => {
-            Ok(Pipe { frame_reader: FrameReader::new(reader), writer, sealer: None, peer })
+        Ok(((reader, writer), at)) => {
+            let (peer, user) = match at {
+                Peer::Host(address) => (Some(address), None),
+                Peer::User(user) => (None, Some(user)),
+            };
+            Ok(Pipe { frame_reader: FrameReader::new(reader), writer, sealer: None, peer, user })
         }
         // A retry does not help.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -57,14 +63,24 @@ async fn unix(config: &ClientConfig, path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-async fn open(config: &ClientConfig, address: &Address) -> io::Result<((Reader, Writer), Option<IpAddr>)> {
+/// Who is at the other end of a socket.
+enum Peer {
+    Host(IpAddr),
+    User(u32),
+}
+
+async fn open(config: &ClientConfig, address: &Address) -> io::Result<((Reader, Writer), Peer)> {
     let (socket, peer) = match address {
-        Address::Unix(path) => (OwnedFd::from(unix(config, path).await?.into_std()?), None),
+        Address::Unix(path) => {
+            let stream = unix(config, path).await?;
+            let peer = Peer::User(stream.peer_cred()?.uid());
+            (OwnedFd::from(stream.into_std()?), peer)
+        }
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
-            let peer = stream.peer_addr()?.ip();
-            (OwnedFd::from(stream.into_std()?), Some(peer))
+            let peer = Peer::Host(stream.peer_addr()?.ip());
+            (OwnedFd::from(stream.into_std()?), peer)
         }
     };
     Ok((halves(socket)?, peer))

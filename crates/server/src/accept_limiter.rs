@@ -7,9 +7,11 @@
 //! before the handshake. A peer has a handshake permit only while the server works on a message that has arrived in full,
 //! never while the server waits for the peer. When an address has filled its places, the oldest peer that has not
 //! authenticated is closed to make space for the next one. So unfinished handshakes from an address do not even block
-//! others from the same address.
+//! others from the same address. When all places are taken, the origin with most of them loses its oldest peer, so that
+//! unfinished handshakes from many addresses block no other address either.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -94,9 +96,27 @@ impl AcceptLimiter {
         })
     }
 
-    /// Waits for a place for another peer; others wait in the kernel's accept queue.
+    /// A place for another peer. If all are taken, the oldest peer of the origin with most places is closed, and this waits
+    /// until it has left.
     pub(crate) async fn permit(&self) -> OwnedSemaphorePermit {
+        if let Some(permit) = self.try_permit() {
+            return permit;
+        }
+        self.close_one();
         self.places.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// Closes the oldest peer of the origin with most places; of several such origins, the one whose oldest peer has been here
+    /// for longest.
+    fn close_one(&self) {
+        let mut table = self.table();
+        let present = table.origins.values_mut().filter(|state| !state.peers.is_empty());
+        let fullest = present.max_by_key(|state| {
+            (state.peers.len(), state.peers.first_key_value().map(|(&number, _)| Reverse(number)))
+        });
+        if let Some((_, oldest)) = fullest.and_then(|state| state.peers.pop_first()) {
+            oldest.notify_one();
+        }
     }
 
     /// A place for another peer, if one is free.
@@ -227,10 +247,42 @@ mod tests {
     fn total_number_of_places_is_bounded() {
         let accept_limiter = AcceptLimiter::new(3, 2, 2);
         let places: Vec<Place> = (0..4).map(|user| enter(&accept_limiter, user).unwrap()).collect();
-        assert!(enter(&accept_limiter, 9).is_none(), "the rest waits in the accept queue");
+        assert!(enter(&accept_limiter, 9).is_none(), "the next one waits until a place is free");
         let handshakes: Vec<HandshakePermit> =
             places.iter().map_while(|place| now(place.handshake_permit())).collect();
         assert_eq!(handshakes.len(), 3);
+    }
+
+    #[test]
+    fn oldest_peer_of_the_fullest_address_is_closed_when_all_places_are_taken() {
+        let accept_limiter = AcceptLimiter::new(8, 4, 4);
+        let connect_from = |host: u8, count: usize| -> Vec<Place> {
+            (0..count).map(|_| connect(&accept_limiter, &format!("10.0.0.{host}")).unwrap()).collect()
+        };
+        let (one, mut three, four) = (connect_from(1, 1), connect_from(2, 3), connect_from(3, 4));
+        let closed = |places: &[Place]| -> Vec<bool> {
+            places.iter().map(|place| now(place.must_leave()).is_some()).collect()
+        };
+        let mut permit = pin!(accept_limiter.permit());
+        let mut poll = || permit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending(), "the closed peer has not left yet");
+        assert_eq!(closed(&four), [true, false, false, false], "it is of the address with most places");
+        assert!(poll().is_pending());
+        assert_eq!(
+            (closed(&one), closed(&three), closed(&four)),
+            (vec![false], vec![false; 3], vec![false; 4])
+        );
+        let mut four = four.into_iter();
+        drop(four.next());
+        let Poll::Ready(permit) = poll() else { panic!("a place is free") };
+        let origin = Origin::address("10.0.0.4".parse().unwrap());
+        let _other = accept_limiter.enter(permit, origin).unwrap();
+        // Two addresses have three each: the peer that came first goes.
+        let mut permit = pin!(accept_limiter.permit());
+        assert!(permit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(closed(&three), [true, false, false]);
+        drop(three.remove(0));
+        assert!(permit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 
     #[test]

@@ -193,7 +193,8 @@ pub struct Limits {
     pub user_answers: Bytes,
     /// Requests that wait for the back end at the same time.
     pub backend_places: usize,
-    /// Requests of one user, of the above.
+    /// Requests of one user, of the above. As many of the user's requests that need other servers, such as renames between
+    /// servers and appends to striped files, are served at the same time.
     pub user_backend_places: usize,
     /// Concurrent flushes to the device.
     pub syncs: usize,
@@ -206,6 +207,8 @@ pub struct Limits {
     pub user_mappings: usize,
     /// Maximum share of the buffer's capacity for the memory of files that one user maps, in per cent.
     pub user_mapped: u8,
+    /// Drain requests of one user that run at the same time; all users together have 1,024.
+    pub user_drains: usize,
     /// Requests that have their turn at the same time.
     pub turns: usize,
     /// Requests that wait for their turn.
@@ -309,6 +312,7 @@ impl Default for Limits {
             user_working: (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
             user_mappings: 64,
             user_mapped: 50,
+            user_drains: 16,
             turns: 16,
             waiting: 4096,
             user_waiting: 1024,
@@ -450,6 +454,7 @@ impl Config {
             ("user_working", limits.user_working),
             ("user_mappings", limits.user_mappings),
             ("user_mapped", usize::from(limits.user_mapped)),
+            ("user_drains", limits.user_drains),
             ("turns", limits.turns),
             ("waiting", limits.waiting),
             ("user_waiting", limits.user_waiting),

@@ -21,6 +21,7 @@ use crate::handle::FileAccess;
 use crate::lifecycle::Lifecycle;
 use crate::opens::Hold;
 use crate::pace::Pace;
+use crate::per_user::UserBounds;
 use crate::turns::{Turn, Turns};
 use crate::writers::Writers;
 use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span, shown_time};
@@ -110,6 +111,7 @@ pub(crate) struct Transfers {
     pub(crate) striped: Arc<StripedFiles>,
     pub(crate) vouching: Arc<Vouching>,
     pub(crate) appends: Arc<Appends>,
+    pub(crate) users: Arc<UserBounds>,
     /// KiB of appends to striped files that are in memory at the same time.
     pub(crate) append_memory: Semaphore,
     pub(crate) layer: Arc<BackingLayer>,
@@ -272,6 +274,11 @@ impl DataConnection<'_> {
     ) -> Result<Option<Reply>, Failure> {
         let on = self.on.clone();
         let len = payload.left;
+        // A peer that announces a payload but sends nothing takes no memory, and waiting for the user's permit delays no
+        // other user.
+        self.flush_first(len).await?;
+        self.first_byte(payload).await?;
+        let _own = on.users.appends.wait(caller.who.uid, on.times.reservation).await?;
         let permit = on.append_memory.acquire_many(len.div_ceil(1 << 10)).await;
         let _permit = permit.map_err(|_| Error::from(ErrorKind::Busy))?;
         let mut pace = self.begin(caller, hold, payload).await?;

@@ -124,7 +124,6 @@ impl Handshakes {
         if id == KeyId::SERVICE {
             return Ok(None);
         }
-        self.key.demand_own(self.privileges)?;
         if !self.life.is_alone() && !self.keys.has_compared() {
             let text = "this server has not contacted another one since it started and may miss revoked keys: \
                         try again";

@@ -1,6 +1,5 @@
 //! The key file: a client that holds the key acts as the owner of the file.
 
-use crate::privileges::Privileges;
 use forebay_model::{Error, ErrorKind, Gid, Identity, Result, Uid};
 use forebay_wire::Key;
 use std::fs::{File, OpenOptions};
@@ -17,19 +16,8 @@ pub(crate) struct KeyHolder {
     pub(crate) identity: Identity,
 }
 
-impl KeyHolder {
-    /// Fails if the key file does not belong to the service's user: its owner could derive every user's key.
-    pub(crate) fn demand_own(&self, privileges: Privileges) -> Result<()> {
-        if privileges.trusts(&self.identity) {
-            return Ok(());
-        }
-        let text =
-            format!("the service's key file belongs to user {}: users' keys are disabled", self.identity.uid);
-        Err(Error::new(ErrorKind::NotPermitted, text))
-    }
-}
-
-/// Reads the key file, or creates it, readable by its owner only.
+/// Reads the key file, or creates it, readable by its owner only. A file of another user is refused: its owner could act as
+/// the service, and derive every user's key.
 pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
     let about = |error: std::io::Error| {
         let text = format!("cannot use the key file {}: {error}", path.display());
@@ -49,6 +37,16 @@ pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
     let meta = file.metadata().map_err(about)?;
     if !meta.is_file() {
         return Err(Error::new(ErrorKind::Invalid, format!("the key {} is not a file", path.display())));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if meta.uid() != me {
+        let text = format!(
+            "the key file {} belongs to user {}, not to user {me} who runs the service: find out who made it, then remove it \
+             to get a new key",
+            path.display(),
+            meta.uid()
+        );
+        return Err(Error::new(ErrorKind::NotPermitted, text));
     }
     if meta.mode() & 0o077 != 0 {
         let text = format!(
@@ -103,6 +101,20 @@ mod tests {
         let again = open_or_create(&path).unwrap();
         assert_eq!(first.key.as_bytes(), again.key.as_bytes());
         assert_eq!(again.identity.uid, Uid(path.metadata().unwrap().uid()));
+    }
+
+    #[test]
+    fn key_file_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return forebay_testkit::skip("a key file of another user", "it needs root");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        open_or_create(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+        let error = open_or_create(&path).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::NotPermitted);
+        assert!(error.to_string().contains("belongs to user 4711"), "{error}");
     }
 
     #[test]

@@ -226,6 +226,12 @@ pub(crate) struct UserBounds {
     pub(crate) working: Arc<Working>,
     /// Bytes of answers that the user's clients have not read.
     pub(crate) answers: Arc<UserPlaces>,
+    /// Changes of names on several servers.
+    pub(crate) transactions: Arc<UserPlaces>,
+    /// Such changes that other servers have passed on to this one.
+    pub(crate) carried: Arc<UserPlaces>,
+    /// Appends to striped files.
+    pub(crate) appends: Arc<UserPlaces>,
 }
 
 impl UserBounds {
@@ -241,6 +247,9 @@ impl UserBounds {
             buffer: places("requests in progress", "user_backend_places", backend),
             working: Working::new(limit("requests in progress", "user_working", limits.user_working)),
             answers: places("bytes of unread answers", "user_answers", answers),
+            transactions: places("changes on several servers", "user_backend_places", backend),
+            carried: places("changes on several servers", "user_backend_places", backend),
+            appends: places("appends to striped files", "user_backend_places", backend),
         }
     }
 }

@@ -4,11 +4,12 @@ use crate::config::TransportSettings;
 use crate::peer;
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{HEADER, Header, MAX_HANDSHAKE, Security};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::net::RecvFlags;
 use std::fs::Permissions;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -183,7 +184,7 @@ impl Listener {
         };
         let listener = UnixListener::bind(path).map_err(about)?;
         let _file = SocketFile(path.to_owned());
-        std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(about)?;
+        set_mode(path, mode).map_err(about)?;
         Ok(Listener::Unix { listener, admits_all: false, _file })
     }
 
@@ -220,6 +221,17 @@ impl Listener {
             Listener::Unix { listener, .. } => Ok(Box::new(listener.accept().await?.0)),
         }
     }
+}
+
+/// Sets the mode of the socket that this process has made, and of nothing that another user has put in its place.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let (facts, own) = (fstat(&socket)?, rustix::process::geteuid().as_raw());
+    if FileType::from_raw_mode(facts.st_mode) != FileType::Socket || facts.st_uid != own {
+        return Err(io::Error::other("another user replaced the socket"));
+    }
+    // The kernel changes no mode through a descriptor of this kind, but through its name.
+    std::fs::set_permissions(format!("/proc/self/fd/{}", socket.as_raw_fd()), Permissions::from_mode(mode))
 }
 
 /// Removes the socket of a server that no longer runs, and no other file.
@@ -262,5 +274,27 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert_eq!(Listener::unix(&path, 0o666).err().expect("refused").kind(), ErrorKind::Exists);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn mode_of_a_socket_is_not_set_on_what_replaced_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mode = |name: &str| at(name).metadata().unwrap().permissions().mode() & 0o777;
+        let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        set_mode(&at("socket"), 0o640).unwrap();
+        assert_eq!(mode("socket"), 0o640);
+        std::fs::write(at("precious"), "x").unwrap();
+        std::fs::set_permissions(at("precious"), Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(at("precious"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("socket"), at("link of the socket")).unwrap();
+        for name in ["precious", "link", "link of the socket"] {
+            assert!(set_mode(&at(name), 0o666).is_err(), "{name}");
+        }
+        assert_eq!((mode("precious"), mode("socket")), (0o600, 0o640));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(at("socket"), Some(4711), None).unwrap();
+            assert!(set_mode(&at("socket"), 0o666).is_err(), "a socket of another user");
+        }
     }
 }

@@ -2,14 +2,16 @@
 
 use crate::data::{UNFINISHED, sync_dir};
 use crate::lasting::{MountHolder, mount_holder, stat_field};
+use crate::owner::{demand_own, open_own_dir, who_may_replace};
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use forebay_shm::{EPOCHS_NAME, Epochs};
-use rustix::fs::{FlockOperation, flock, statfs};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, statat, statfs};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
-use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, File, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,6 +49,7 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
 }
 
+const LOCK: &str = "lock";
 /// Marker file: the store is being created or removed.
 const MAKING: &str = "making";
 /// Prefix of the memory directories of users who may not mount.
@@ -76,7 +79,7 @@ pub(crate) fn begin_making(dir: &Path) -> Result<()> {
         let list = std::fs::read_dir(dir).map_err(|error| failed("list", dir, &error))?;
         for entry in list {
             let name = entry.map_err(|error| failed("list", dir, &error))?.file_name();
-            if name != "lock" {
+            if name != LOCK {
                 return Err(bad(format!(
                     "{} is not empty (it holds {}) and has no superblock: choose an empty directory",
                     dir.display(),
@@ -145,13 +148,12 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
-/// Locks a store's directory for as long as the returned file is open.
+/// Locks a store's directory for as long as the returned file is open. Fails before anything is written if another user
+/// may change the directory.
 pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
-    let path = dir.join("lock");
     for attempt in 0..=PATIENCE {
-        let open =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let mut file = open.map_err(|error| failed("open", &path, &error))?;
+        let own = open_own_dir(dir)?;
+        let mut file = open_lock(&own, dir)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
@@ -163,23 +165,43 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
             continue;
         }
         // If the lock file was removed along with the store, a lock on the unlinked file excludes no other process.
-        if is_at(&file, &path) {
+        if is_lock_of(&file, &own) {
             let note = file
                 .set_len(0)
                 .and_then(|()| file.rewind())
                 .and_then(|()| writeln!(file, "{}", std::process::id()));
-            note.map_err(|error| failed("write", &path, &error))?;
+            note.map_err(|error| failed("write", &dir.join(LOCK), &error))?;
             return Ok(file);
         }
     }
     Err(in_use(dir, None))
 }
 
-fn is_at(file: &File, path: &Path) -> bool {
-    let same = |one: std::fs::Metadata, other: std::fs::Metadata| {
-        (one.dev(), one.ino()) == (other.dev(), other.ino())
+/// Opens or creates the lock file of a directory. It is truncated, so it must be no other file: no link, and no file that
+/// has another name too.
+fn open_lock(own: &File, dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let other = || bad(format!("{} is not the lock of a store: choose another directory", path.display()));
+    let file = match openat(own, LOCK, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => File::from(file),
+        Err(Errno::LOOP) => return Err(other()),
+        Err(error) => return Err(failed("open", &path, &error.into())),
     };
-    file.metadata().ok().zip(std::fs::metadata(path).ok()).is_some_and(|(one, other)| same(one, other))
+    let facts = file.metadata().map_err(|error| failed("stat", &path, &error))?;
+    demand_own(&path, facts.uid())?;
+    if !facts.is_file() || facts.nlink() > 1 {
+        return Err(other());
+    }
+    Ok(file)
+}
+
+fn is_lock_of(file: &File, dir: &File) -> bool {
+    let there = statat(dir, LOCK, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let same = |(one, other): (std::fs::Metadata, rustix::fs::Stat)| {
+        (one.dev(), one.ino()) == (other.st_dev, other.st_ino)
+    };
+    file.metadata().ok().zip(there).is_some_and(same)
 }
 
 fn in_use(dir: &Path, holder: Option<u32>) -> Error {
@@ -200,6 +222,23 @@ fn is_dying(pid: u32) -> bool {
 /// The directory of a store's regions.
 pub(crate) fn regions_dir(dir: &Path) -> PathBuf {
     dir.join("regions")
+}
+
+/// Fails if there is a directory for regions, or a link to one, that another user made. Regions in shared memory are lost
+/// with the machine, and whoever knows the incarnation of the store may then make a directory of that name.
+pub(crate) fn demand_own_regions(dir: &Path) -> Result<()> {
+    let regions = regions_dir(dir);
+    let place = std::fs::read_link(&regions).unwrap_or(regions);
+    match place.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => open_own_dir(&place).map(drop).map_err(|error| {
+            error.within(format_args!(
+                "the regions of the store {0} are not its own (run \"forebay store replace {0}\" to go on without the \
+                 bytes they held)",
+                dir.display()
+            ))
+        }),
+    }
 }
 
 /// Whether a path is on a tmpfs.
@@ -249,7 +288,9 @@ pub(crate) fn make_regions_dir(
     }
     let elsewhere = PathBuf::from(format!("{SHARED_MEMORY}{incarnation}"));
     require_mount_holder(elsewhere.parent().expect("the directory has a parent"))?;
-    make_dir(&elsewhere)?;
+    // The parent is open to all: a directory that is there already is not the store's.
+    let made = DirBuilder::new().mode(0o700).create(&elsewhere);
+    made.map_err(|error| failed("make", &elsewhere, &error))?;
     symlink(&elsewhere, &regions).map_err(|error| failed("link", &regions, &error))
 }
 
@@ -316,19 +357,25 @@ pub(crate) fn describe_medium(dir: &Path) -> String {
     if huge { "tmpfs, huge pages".to_owned() } else { "tmpfs".to_owned() }
 }
 
-/// Removes the directory of the regions with everything in it.
+/// Removes the directory of the regions with everything in it. A directory in shared memory that another user made in its
+/// place is left alone.
 pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
+    let linked = std::fs::read_link(&regions).ok();
+    if linked.as_ref().is_some_and(|place| !place.to_string_lossy().starts_with(SHARED_MEMORY)) {
+        let text = "links to a directory that Forebay did not make: remove it yourself";
+        return Err(bad(format!("{} {text}", regions.display())));
+    }
+    let place = linked.as_ref().unwrap_or(&regions);
+    let is_own = open_own_dir(place).is_ok();
     // Clients stop trusting answers of the server that died on this store.
-    if let Ok(file) = File::options().read(true).write(true).open(regions.join(EPOCHS_NAME)) {
+    if is_own && let Ok(file) = File::options().read(true).write(true).open(place.join(EPOCHS_NAME)) {
         Epochs::end(&file).map_err(|error| failed("end", &regions, &error))?;
     }
-    if let Ok(elsewhere) = std::fs::read_link(&regions) {
-        if !elsewhere.to_string_lossy().starts_with(SHARED_MEMORY) {
-            let text = "links to a directory that Forebay did not make: remove it yourself";
-            return Err(bad(format!("{} {text}", regions.display())));
+    if linked.is_some() {
+        if is_own {
+            discard(place)?;
         }
-        discard(&elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }
     // A mount point only if the store is in memory and root created it. A lazy unmount does not wait for clients that
@@ -338,14 +385,27 @@ pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
 }
 
 /// Removes a directory with everything in it. It is renamed first, so that a crash leaves the directory complete or
-/// gone.
+/// gone, unless another user took that name.
 fn discard(dir: &Path) -> Result<()> {
     let mut aside = dir.as_os_str().to_owned();
     aside.push(".gone");
     let aside = PathBuf::from(aside);
-    gone(std::fs::remove_dir_all(&aside), &aside)?;
+    let _ = std::fs::remove_dir_all(&aside);
+    if aside.symlink_metadata().is_ok() {
+        return gone(std::fs::remove_dir_all(dir), dir);
+    }
     gone(std::fs::rename(dir, &aside), dir)?;
     gone(std::fs::remove_dir_all(&aside), &aside)
+}
+
+/// The note for the administrator if other users may put another directory in the place of a store.
+pub(crate) fn note_on_owner(dir: &Path) -> Option<String> {
+    // The store is open: what cannot be looked at is not known to be wrong.
+    let who = who_may_replace(dir).ok().flatten()?;
+    Some(format!(
+        "{who}, may replace the store {}: keep it below directories of its own user and root",
+        dir.display()
+    ))
 }
 
 /// Whether the store has any region files.

@@ -19,6 +19,7 @@ mod inspect;
 mod lasting;
 mod meta;
 mod names;
+mod owner;
 mod reshape;
 mod room;
 mod store;
@@ -45,6 +46,7 @@ pub use names::{
     Names, Next, Obstacle, Op, Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task,
     Unlinked, Verdict, Walked, Withdrawal, check, check_all, repair,
 };
+pub use owner::who_may_replace;
 pub use reshape::{Opening, Reshapes};
 pub use room::available_memory;
 pub use store::{Store, StoreConfig};

@@ -85,6 +85,7 @@ impl Store {
     fn open(config: &StoreConfig, lock: File, start: Start) -> Result<Store> {
         let dir = config.dir.clone();
         let mut superblock = Superblock::read(&dir)?;
+        files::demand_own_regions(&dir)?;
         demand_whole(config, &superblock)?;
         let watched = Arc::new(open_metadata(&dir, superblock.incarnation)?);
         let kv: Arc<dyn Kv> = watched.clone();
@@ -122,6 +123,7 @@ impl Store {
         let medium = files::describe_medium(&dir);
         let mut notes = notes(config, geometry);
         notes.extend(files::note_on_memory(&dir));
+        notes.extend(files::note_on_owner(&dir));
         notes.extend(note_on_clock(data.ahead_of_clock()));
         notes.extend(note_on_nameless(nameless.len()).filter(|_| start != Start::MachineDied));
         Ok(Store {

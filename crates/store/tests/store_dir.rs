@@ -3,11 +3,11 @@
 use forebay_model::{
     Bytes, Change, ErrorKind, FileId, Gid, Identity, JobId, Name, ServerId, SetTime, Span, Stamp, Time, Uid,
 };
-use forebay_store::{Batch, Filled, Mapper, Medium, Place, Root, Start, Store, StoreConfig};
-use forebay_testkit::{Seeded, child, child_of, rounds};
+use forebay_store::{AtRest, Batch, Filled, Mapper, Medium, Place, Root, Start, Store, StoreConfig};
+use forebay_testkit::{Seeded, child, child_of, rounds, skip};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -343,4 +343,148 @@ fn files_changed_after_a_start_with_a_clock_in_the_future_show_the_present() {
         assert_eq!(shown(new).mtime, set, "a time that was asked for is kept");
         assert!(is_present(shown(new).ctime));
     }
+}
+
+/// A user who owns nothing of the service.
+const STRANGER: u32 = 4711;
+
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip(test, "it needs root");
+    }
+    root
+}
+
+#[test]
+fn directory_of_another_user_does_not_become_a_store() {
+    if !is_root("a store in a directory of another user") {
+        return;
+    }
+    let room = TempDir::new().unwrap();
+    for mode in [0o700, 0o755] {
+        let dir = room.path().join(format!("{mode:o}"));
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+        chown(&dir, Some(STRANGER), Some(STRANGER)).unwrap();
+        refused(&dir, "belongs to user 4711");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing was put there");
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, mode);
+    }
+    // A store that was given away is no store of this user any more.
+    let dir = room.path().join("used");
+    used(&dir);
+    chown(&dir, Some(STRANGER), Some(STRANGER)).unwrap();
+    refused(&dir, "belongs to user 4711");
+    for refusal in [Store::remove(&dir).err(), Store::replace(&dir, Medium::Disk).err()] {
+        assert!(refusal.expect("refused").to_string().contains("belongs to user 4711"));
+    }
+    assert!(AtRest::open(&dir).is_err(), "nor for a check");
+}
+
+#[test]
+fn link_in_place_of_a_store_directory_is_refused() {
+    let room = TempDir::new().unwrap();
+    let (dir, elsewhere) = (room.path().join("store"), room.path().join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, &dir).unwrap();
+    refused(&dir, "link");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+#[test]
+fn directory_that_others_can_write_to_does_not_become_a_store() {
+    let room = TempDir::new().unwrap();
+    let dir = room.path().join("store");
+    fs::create_dir(&dir).unwrap();
+    for mode in [0o777, 0o702, 0o1777] {
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+        refused(&dir, "chmod 700");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing was put there");
+    }
+}
+
+#[test]
+fn planted_lock_does_not_truncate_another_file() {
+    let room = TempDir::new().unwrap();
+    let (precious, pipe) = (room.path().join("precious"), room.path().join("pipe"));
+    fs::write(&precious, "x").unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for name in ["link", "hard"] {
+        let dir = room.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        match name {
+            "link" => symlink(&precious, dir.join("lock")),
+            _ => fs::hard_link(&precious, dir.join("lock")),
+        }
+        .unwrap();
+        refused(&dir, "lock");
+        assert_eq!(fs::read(&precious).unwrap(), b"x", "{name}");
+    }
+    let dir = room.path().join("fifo");
+    fs::create_dir(&dir).unwrap();
+    fs::rename(&pipe, dir.join("lock")).unwrap();
+    refused(&dir, "lock");
+}
+
+/// Moves the regions of a store to a directory in `/dev/shm`, where regions of users without mounts are.
+fn regions_in_shared_memory(dir: &Path) -> PathBuf {
+    let incarnation = forebay_store::inspect(dir).unwrap().incarnation;
+    let elsewhere = PathBuf::from(format!("/dev/shm/forebay-{incarnation}"));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::set_permissions(&elsewhere, Permissions::from_mode(0o700)).unwrap();
+    for entry in fs::read_dir(dir.join("regions")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), elsewhere.join(entry.file_name())).unwrap();
+    }
+    fs::remove_dir_all(dir.join("regions")).unwrap();
+    symlink(&elsewhere, dir.join("regions")).unwrap();
+    elsewhere
+}
+
+#[test]
+fn regions_that_another_user_put_into_shared_memory_are_refused() {
+    if !is_root("regions of another user") {
+        return;
+    }
+    let room = TempDir::new().unwrap();
+    let dir = room.path().join("store");
+    used(&dir);
+    let elsewhere = regions_in_shared_memory(&dir);
+    drop(Store::open_or_create(&config(&dir)).unwrap());
+    // As after a reboot: the stranger makes the directory first, with regions of their own.
+    chown(&elsewhere, Some(STRANGER), Some(STRANGER)).unwrap();
+    refused(&dir, "belongs to user 4711");
+    let (precious, epochs) = (room.path().join("precious"), elsewhere.join(forebay_shm::EPOCHS_NAME));
+    fs::write(&precious, [7; 4096]).unwrap();
+    let _ = fs::remove_file(&epochs);
+    symlink(&precious, &epochs).unwrap();
+    // The store goes on without them, and touches nothing there.
+    Store::replace(&dir, Medium::Disk).unwrap();
+    drop(Store::open_or_create(&config(&dir)).unwrap());
+    assert_eq!(fs::read(&precious).unwrap(), [7; 4096]);
+    assert!(elsewhere.join("r00000.log").exists());
+    fs::remove_dir_all(&elsewhere).unwrap();
+}
+
+#[test]
+fn store_below_a_directory_of_another_user_warns() {
+    if !is_root("a store below a directory of another user") {
+        return;
+    }
+    let room = TempDir::new().unwrap();
+    let parent = room.path().join("scratch");
+    fs::create_dir(&parent).unwrap();
+    let dir = parent.join("store");
+    let warns = || {
+        let store = Store::open_or_create(&config(&dir)).unwrap();
+        store.notes().iter().any(|note| note.contains("may replace the store"))
+    };
+    assert!(!warns());
+    for mode in [0o777, 0o755] {
+        fs::set_permissions(&parent, Permissions::from_mode(mode)).unwrap();
+        assert_eq!(warns(), mode == 0o777, "{mode:o}");
+    }
+    chown(&parent, Some(STRANGER), Some(STRANGER)).unwrap();
+    assert!(warns());
 }

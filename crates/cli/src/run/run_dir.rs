@@ -8,7 +8,7 @@ use crate::server_process::ServerProcess;
 use crate::up::fitting_memory;
 use forebay_client::{PAGE, RUN_SOCKET, RunCounts};
 use forebay_model::Bytes;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, Permissions};
 use std::io::Write;
@@ -84,8 +84,9 @@ impl RunDir {
 
     /// Takes over the directory of an earlier run.
     pub(super) fn take_over(dir: &Path) -> Outcome<RunDir> {
+        let own = open_own(dir)?;
         let note = Note::read(dir)?;
-        make_private(dir)?;
+        own.set_permissions(private()).map_err(|error| Failure::local("use", dir, &error))?;
         let lock = lock(dir)?;
         await_end(&dir.join("store").join("lock"))?;
         // Processes left over from the program do not know this socket and cannot write any more.
@@ -157,18 +158,27 @@ fn make_programs_dir(dir: &Path) -> Outcome<PathBuf> {
     made.map(|()| path.clone()).map_err(|error| Failure::local("make", &path, &error))
 }
 
-/// Makes the directory of an earlier run private. Refuses a directory of another user: its store would be
+/// Opens the directory of an earlier run. Refuses a directory that another user owns or can write to: its store would be
 /// drained with the privileges of the user who resumes it.
-fn make_private(dir: &Path) -> Outcome {
-    let failed = |error| Failure::local("use", dir, &error);
-    let (owner, me) = (dir.symlink_metadata().map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
+fn open_own(dir: &Path) -> Outcome<File> {
+    let failed = |error: std::io::Error| Failure::local("use", dir, &error);
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = open(dir, flags, Mode::empty()).map(File::from).map_err(|error| failed(error.into()))?;
+    let (found, me) = (own.metadata().map_err(failed)?, rustix::process::geteuid().as_raw());
+    let owner = found.uid();
     if owner != me {
         return Err(Failure::Failed(format!(
             "{} belongs to user {owner}, so user {me} cannot resume it: resume it as user {owner}",
             dir.display()
         )));
     }
-    std::fs::set_permissions(dir, private()).map_err(failed)
+    match found.mode() & 0o022 {
+        0 => Ok(own),
+        _ => Err(Failure::Failed(format!(
+            "{} is not the directory of a run: other users can write to it",
+            dir.display()
+        ))),
+    }
 }
 
 /// Directories of this user's earlier runs that no process holds, with their notes.
@@ -225,5 +235,35 @@ fn fitting(requested: Option<Bytes>) -> Outcome<Bytes> {
             "{MEMORY} has no space for a buffer of {requested} ({} are free): choose a smaller --capacity",
             Bytes(free)
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    #[test]
+    fn directory_of_another_user_is_refused_before_its_note_is_read() {
+        let room = tempfile::tempdir().expect("a directory");
+        let (dir, link) = (room.path().join("run"), room.path().join("link"));
+        std::fs::create_dir(&dir).expect("a directory");
+        std::fs::write(dir.join(NOTE), "not JSON").expect("a note");
+        symlink(&dir, &link).expect("a link");
+        let refused = |dir: &Path| match RunDir::take_over(dir) {
+            Err(Failure::Failed(why)) => why,
+            _ => panic!("{} is taken over", dir.display()),
+        };
+        let mode = || dir.metadata().expect("it is there").mode() & 0o777;
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).expect("a mode");
+        assert!(refused(&dir).contains("is not the note of a run"));
+        assert!(refused(&link).contains("cannot use"), "{}", refused(&link));
+        assert_eq!(mode(), 0o755, "only a directory of a run is made private");
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("a mode");
+        assert!(refused(&dir).contains("other users can write to it"));
+        if rustix::process::geteuid().is_root() {
+            chown(&dir, Some(4711), None).expect("another owner");
+            assert!(refused(&dir).contains("belongs to user 4711"), "{}", refused(&dir));
+        }
     }
 }

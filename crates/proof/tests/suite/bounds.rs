@@ -6,7 +6,7 @@ use forebay_model::{Access, Bytes, Change, ErrorKind, FileId};
 use forebay_proof::{Drains, Host, Plan, Raw, hello, is_root, name, skip};
 use forebay_server::{Config, Medium};
 use forebay_testkit::become_user;
-use forebay_wire::{At, Channel, ConnectionKey, IfExists, Key, KeyCall, KeyReply, Reply, Request};
+use forebay_wire::{At, Channel, ConnectionKey, DrainCall, IfExists, Key, KeyCall, KeyReply, Reply, Request};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
@@ -126,6 +126,12 @@ fn flood(host: &Host, stop: &AtomicBool, request: impl Fn(FileId, u64) -> Reques
 
 fn syncs(host: &Host, stop: &AtomicBool) {
     flood(host, stop, |_, _| Request::SyncAll);
+}
+
+fn drains(host: &Host, stop: &AtomicBool) {
+    flood(host, stop, |file, _| {
+        Request::Drain(DrainCall::Begin { file: Some(file), order: None, last: false })
+    });
 }
 
 fn changes(host: &Host, stop: &AtomicBool) {
@@ -379,7 +385,7 @@ const fn limited(key: &'static str, attack: Attack) -> Limited {
     Limited { key, drain: Drains::Lazily, attack }
 }
 
-const ATTACKS: [Limited; 15] = [
+const ATTACKS: [Limited; 16] = [
     limited("user_connections", connections),
     limited("user_sessions", sessions),
     limited("user_opens", opens),
@@ -389,6 +395,7 @@ const ATTACKS: [Limited; 15] = [
     limited("user_working", listings),
     limited("user_mappings", mappings),
     limited("user_mapped", mapped),
+    limited("user_drains", drains),
     limited("user_waiting", turns),
     limited("user_space", space),
     // Limits beside those of a user.

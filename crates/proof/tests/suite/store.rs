@@ -34,7 +34,7 @@ impl Small {
     /// `None`, with a note, if this process may not mount: an ordinary user, or root in a container.
     fn new(test: &str, at: &Path, mib: u64) -> Option<Small> {
         std::fs::create_dir(at).unwrap();
-        let options = std::ffi::CString::new(format!("size={mib}m")).unwrap();
+        let options = std::ffi::CString::new(format!("size={mib}m,mode=0700")).unwrap();
         match mount("forebay-proof", at, "tmpfs", MountFlags::empty(), options.as_c_str()) {
             Ok(()) => Some(Small(at.to_owned())),
             Err(Errno::PERM | Errno::ACCESS) => {

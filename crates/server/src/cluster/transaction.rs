@@ -4,7 +4,8 @@ use super::{DirLeases, Peers, TASKS, nonsense};
 use crate::file_homes::FileHomes;
 use crate::opens::Opens;
 use crate::orphans::OrphanGrace;
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
+use crate::per_user::{UserBounds, UserPlace, UserPlaces};
+use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId, Uid};
 use forebay_store::{
     AfterReply, Carried, NameReply, NameRequest, Next, Obstacle, Op, Question, Share, Stopped, Store,
     Withdrawal,
@@ -13,7 +14,7 @@ use forebay_wire::{PeerReply, PeerRequest, Reply, Request, variant_name};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -63,10 +64,32 @@ pub(crate) struct Transactions {
     leases: Arc<DirLeases>,
     opens: Arc<Opens>,
     grace: Arc<OrphanGrace>,
-    /// Permits for transactions.
-    permits: Semaphore,
+    /// Permits for transactions of this server's clients.
+    permits: Permits,
+    /// Permits for those that other servers pass on. They are separate, so that two servers that pass transactions on to
+    /// each other never wait for each other's permits.
+    carried: Permits,
     /// Timeout of a request about names, and of an operation that stops and goes on.
     patience: Duration,
+}
+
+/// Permits for transactions: a shared one, and one of the user.
+struct Permits {
+    shared: Semaphore,
+    users: Arc<UserPlaces>,
+}
+
+impl Permits {
+    fn new(users: Arc<UserPlaces>) -> Permits {
+        Permits { shared: Semaphore::new(TASKS), users }
+    }
+
+    /// Takes the user's permit first: waiting for it delays no other user.
+    async fn take(&self, user: Uid, patience: Duration) -> Result<(UserPlace, SemaphorePermit<'_>)> {
+        let own = self.users.wait(user, patience).await?;
+        let shared = self.shared.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        Ok((own, shared))
+    }
 }
 
 /// What transactions use.
@@ -78,14 +101,16 @@ pub(crate) struct TransactionParts {
     pub(crate) leases: Arc<DirLeases>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Arc<OrphanGrace>,
+    pub(crate) users: Arc<UserBounds>,
     pub(crate) patience: Duration,
 }
 
 impl Transactions {
     pub(crate) fn new(parts: TransactionParts) -> Transactions {
-        let TransactionParts { own, store, homes, peers, leases, opens, grace, patience } = parts;
-        let permits = Semaphore::new(TASKS);
-        Transactions { own, store, homes, peers, leases, opens, grace, permits, patience }
+        let TransactionParts { own, store, homes, peers, leases, opens, grace, users, patience } = parts;
+        let permits = Permits::new(users.transactions.clone());
+        let carried = Permits::new(users.carried.clone());
+        Transactions { own, store, homes, peers, leases, opens, grace, permits, carried, patience }
     }
 
     pub(crate) fn retry_state(&self) -> RetryState {
@@ -149,7 +174,11 @@ impl Transactions {
         who: Identity,
         op: Op,
     ) -> Result<Carried, Undone> {
-        let _place = self.permits.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let _permit = self.permits.take(who.uid, self.patience).await?;
+        self.run_permitted(who, op).await
+    }
+
+    async fn run_permitted(self: &Arc<Transactions>, who: Identity, op: Op) -> Result<Carried, Undone> {
         let mut task = self.store.names().task(who, op, self.store.data().now());
         let (mut replies, mut retry_state) = (Vec::new(), self.retry_state());
         loop {
@@ -292,7 +321,8 @@ impl Transactions {
     ) -> Answering<'a> {
         Box::pin(async move {
             if let NameRequest::Carry(who, op) = ask {
-                return match self.run_transaction(who.clone(), op.clone()).await {
+                let _permit = self.carried.take(who.uid, self.patience).await?;
+                return match self.run_permitted(who.clone(), op.clone()).await {
                     Ok(carried) => Ok(NameReply::Carried(carried)),
                     Err(Undone::Failed(error)) => Err(error),
                     // Only the coordinator receives this request, and it does not forward it.

@@ -103,6 +103,7 @@ fn drain(
         jobs: sharing.jobs.clone(),
         life: basis.life.clone(),
         suspension: config.times.peer / 4,
+        tickets_of_user: basis.each("drain requests", "user_drains", config.limits.user_drains),
     };
     let servers = basis.list.all().iter().map(|member| member.server).collect();
     let engine = DrainEngine::new(config.drain.clone(), servers, config.topology.clone(), parts)?;
@@ -145,6 +146,7 @@ impl PeerParts {
             leases: leases.clone(),
             opens: opens.clone(),
             grace: grace.clone(),
+            users: basis.users.clone(),
             patience: config.times.peer + config.times.lease,
         }));
         let vouching = vouching(basis, opened, peers, bytes);

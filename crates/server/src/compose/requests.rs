@@ -244,7 +244,6 @@ impl LowerParts {
             own: basis.own,
             key: basis.key.clone(),
             keys: basis.keys.clone(),
-            privileges: basis.privileges,
             sessions: opened.sessions.clone(),
             peers: sharing.peers.clone(),
         }
@@ -263,6 +262,7 @@ impl LowerParts {
             striped: bytes.striped.clone(),
             vouching: together.vouching.clone(),
             appends: together.appends.clone(),
+            users: basis.users.clone(),
             append_memory: Semaphore::new(APPENDS),
             layer: bytes.layer.clone(),
             writers: bytes.writers.clone(),

@@ -47,6 +47,7 @@ use crate::file_homes::FileHomes;
 use crate::jobs::Jobs;
 use crate::lifecycle::Lifecycle;
 use crate::opens::Opens;
+use crate::per_user::UserLimit;
 use crate::writers::Writers;
 use alpha::{Learner, Pace};
 use forebay_model::{FileId, Name, Result, ServerId};
@@ -102,6 +103,8 @@ pub(crate) struct DrainEngine {
     /// New files with their directories and names, until the scanner takes them.
     created: Mutex<Vec<(FileId, FileId, Name)>>,
     walks: Mutex<Vec<(u64, scanner::Walk)>>,
+    /// How many drain requests of one user are remembered.
+    tickets_of_user: UserLimit,
     parts: striped::Parts,
     own: ServerId,
     store: Arc<Store>,
@@ -132,6 +135,7 @@ pub(crate) struct DrainParts {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) life: Arc<Lifecycle>,
     pub(crate) suspension: Duration,
+    pub(crate) tickets_of_user: UserLimit,
 }
 
 impl DrainEngine {
@@ -142,7 +146,7 @@ impl DrainEngine {
         parts: DrainParts,
     ) -> Result<DrainEngine> {
         let DrainParts { own, store, backing, layer, homes, peers, striped, .. } = parts;
-        let DrainParts { writers, opens, jobs, life, suspension, .. } = parts;
+        let DrainParts { writers, opens, jobs, life, suspension, tickets_of_user, .. } = parts;
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(own, targets.len(), described, topology)?;
@@ -186,6 +190,7 @@ impl DrainEngine {
             notes: Mutex::new(Notes::of_everything(now)),
             created: Mutex::default(),
             walks: Mutex::default(),
+            tickets_of_user,
             parts: striped::Parts::default(),
             own,
             store,

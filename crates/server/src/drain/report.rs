@@ -2,10 +2,12 @@
 
 use super::ticket::Ticket;
 use super::{DrainEngine, scanner};
+use crate::per_user::UserLimit;
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_policy::drain::{Order, TargetId};
 use forebay_wire::{DrainReport, DrainStatus, Failing, TargetStatus};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Most failures in one report.
@@ -20,24 +22,37 @@ pub(super) const ORDERS: [(&str, Order); 4] = [
     ("trio", Order::Trio),
 ];
 
+/// Makes space for another request of a user: forgets the oldest finished request, of this user if the user has as many
+/// requests as one user may have. Fails if none is finished.
+fn make_space(tickets: &mut BTreeMap<u64, Ticket>, limit: UserLimit, user: Uid) -> Result<()> {
+    let oldest_done = |tickets: &BTreeMap<u64, Ticket>, counts: &dyn Fn(&Ticket) -> bool| {
+        tickets.values().find(|ticket| counts(ticket) && ticket.is_done()).map(|ticket| ticket.id)
+    };
+    let own = |ticket: &Ticket| ticket.user == user;
+    if !limit.exempts(user) && tickets.values().filter(|ticket| own(ticket)).count() >= limit.most {
+        let oldest = oldest_done(tickets, &own).ok_or_else(|| limit.refusal(user))?;
+        tickets.remove(&oldest);
+    }
+    if tickets.len() >= TICKETS {
+        let oldest = oldest_done(tickets, &|_| true).ok_or_else(|| {
+            let text = format!("{TICKETS} drains are running: wait until one of them finishes");
+            Error::new(ErrorKind::Busy, text)
+        })?;
+        tickets.remove(&oldest);
+    }
+    Ok(())
+}
+
 impl DrainEngine {
-    /// Begins to drain a file or tree, or everything; returns the number of the request.
-    pub(crate) fn begin(&self, file: Option<FileId>, last: bool) -> Result<u64> {
-        self.last.fetch_or(last, Ordering::Relaxed);
+    /// Begins to drain a file or tree, or everything, for a user; returns the number of the request.
+    pub(crate) fn begin(&self, user: Uid, file: Option<FileId>, last: bool) -> Result<u64> {
         let mut drain_queue = self.drain_queue();
-        let finished = |ticket: &&Ticket| ticket.is_done();
-        if drain_queue.tickets.len() >= TICKETS {
-            let oldest = drain_queue.tickets.values().find(finished).map(|ticket| ticket.id);
-            let Some(oldest) = oldest else {
-                let text = format!("{TICKETS} drains are running: wait until one of them finishes");
-                return Err(Error::new(ErrorKind::Busy, text));
-            };
-            drain_queue.tickets.remove(&oldest);
-        }
+        make_space(&mut drain_queue.tickets, self.tickets_of_user, user)?;
         drain_queue.last_ticket += 1;
         let id = drain_queue.last_ticket;
-        drain_queue.tickets.insert(id, Ticket::new(id, self.store.data().now()));
+        drain_queue.tickets.insert(id, Ticket::new(id, user, self.store.data().now()));
         drop(drain_queue);
+        self.last.fetch_or(last, Ordering::Relaxed);
         self.walks.lock().push((id, scanner::Walk::new(file)));
         Ok(id)
     }

@@ -1,6 +1,6 @@
 //! Requests to drain a file, a tree or everything.
 
-use forebay_model::{FileId, ServerId, Stamp};
+use forebay_model::{FileId, ServerId, Stamp, Uid};
 use forebay_wire::DrainTicket;
 use std::collections::{HashMap, HashSet};
 
@@ -11,6 +11,8 @@ pub(super) const TRIES: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) id: u64,
+    /// Who requested it.
+    pub(super) user: Uid,
     /// Bytes written before this are to be drained.
     pub(super) begun: Stamp,
     /// Whether the walk may find more files.
@@ -32,9 +34,10 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(id: u64, begun: Stamp) -> Ticket {
+    pub(super) fn new(id: u64, user: Uid, begun: Stamp) -> Ticket {
         Ticket {
             id,
+            user,
             begun,
             walking: true,
             pending: HashSet::new(),

@@ -10,6 +10,7 @@ use crate::lifecycle::Lifecycle;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Result, ServerId, Span};
 use forebay_store::{Data, Store};
 use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Serves requests about the drain, and notes for it what other requests change.
@@ -49,15 +50,7 @@ impl DrainRequests {
                 if let Some(order) = order {
                     self.set_order(order)?;
                 }
-                // Data stored into mappings is drained too. If the buffer is full, draining frees space for it first.
-                if let Err(error) = self.store.data().write_back_all() {
-                    if error.kind() != ErrorKind::NoSpace {
-                        return Err(error.into());
-                    }
-                    engine.begin(*file, false)?;
-                    self.space.when_there_is_room(Data::write_back_all)?;
-                }
-                Some(engine.begin(*file, *last)?)
+                Some(self.begin(engine, caller, *file, *last)?)
             }
             DrainCall::Fetch { file, offset, len, turn } => {
                 self.access.reach(caller, *file)?;
@@ -69,6 +62,41 @@ impl DrainRequests {
         };
         let Brought { bytes: fetched, full } = brought;
         Ok(Reply::Drain(Box::new(DrainReport { fetched, full, ..engine.report(ticket, caller.only_own())? })))
+    }
+
+    /// Begins a drain. Data stored into mappings is drained too; if the buffer is full, draining frees space for it first.
+    fn begin(&self, engine: &DrainEngine, caller: &Caller, file: Option<FileId>, last: bool) -> Result<u64> {
+        let user = caller.who.uid;
+        let mapped: Vec<FileId> =
+            self.store.data().mapped().into_iter().filter(|&mapped| self.is_part_of(mapped, file)).collect();
+        let write_back = |data: &Data| mapped.iter().try_for_each(|&file| data.write_back(file));
+        if let Err(error) = write_back(self.store.data()) {
+            if error.kind() != ErrorKind::NoSpace {
+                return Err(error);
+            }
+            engine.begin(user, file, false)?;
+            self.space.when_there_is_room(write_back)?;
+        }
+        engine.begin(user, file, last)
+    }
+
+    /// Whether a file is the drained one, or below it. A file with a name on another server may be.
+    fn is_part_of(&self, file: FileId, drained: Option<FileId>) -> bool {
+        let Some(drained) = drained.filter(|&drained| drained != FileId::ROOT) else { return true };
+        let (mut above, mut seen) = (vec![file], HashSet::new());
+        while let Some(at) = above.pop() {
+            if at == drained {
+                return true;
+            }
+            if at == FileId::ROOT || !seen.insert(at) {
+                continue;
+            }
+            match self.store.names().inode(at) {
+                Ok(inode) => above.extend(inode.parents),
+                Err(_) => return !self.homes.is_authority(at),
+            }
+        }
+        false
     }
 
     /// Fails unless the caller may drain a file: its own files, and files that it may write to.

@@ -5,7 +5,6 @@ use crate::cluster::Peers;
 use crate::key::{KeyHolder, random};
 use crate::keys::{Keys, now};
 use crate::people;
-use crate::privileges::Privileges;
 use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Result, ServerId, Uid};
 use forebay_wire::{KeyCall, KeyId, KeyReply, PeerReply, PeerRequest, UserKey};
@@ -20,7 +19,6 @@ pub(crate) struct KeyRequests {
     /// The service's own key.
     pub(crate) key: Arc<KeyHolder>,
     pub(crate) keys: Arc<Keys>,
-    pub(crate) privileges: Privileges,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) peers: Arc<Peers>,
 }
@@ -59,7 +57,6 @@ impl KeyRequests {
 
     fn grant(&self, caller: &Caller, user: &str, expires: Option<u64>) -> Result<UserKey> {
         let refused = |kind, text: String| Err(Error::new(kind, text));
-        self.key.demand_own(self.privileges)?;
         if !caller.local {
             let text = "keys are granted over the service's Unix socket only, so that the secret never crosses the network"
                 .to_owned();

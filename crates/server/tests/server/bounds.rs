@@ -10,7 +10,7 @@ use forebay_backend::{Faulty, Memory};
 use forebay_model::{Access, Bytes, Error, ErrorKind, FileId};
 use forebay_server::{Config, Draining, Mode, Routing};
 use forebay_testkit::{is_root, skip};
-use forebay_wire::{At, Call, Channel, FileMap, FrameKind, IfExists, Reply, Request, frame};
+use forebay_wire::{At, Call, Channel, DrainCall, FileMap, FrameKind, IfExists, Reply, Request, frame};
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -419,6 +419,34 @@ fn one_user_cannot_take_all_syncs() {
     stall.open();
     for _ in tokens {
         assert_eq!(mallory.receive().unwrap().1, Ok(Reply::Done));
+    }
+}
+
+#[test]
+fn one_user_cannot_take_all_drain_requests() {
+    // As many as are remembered.
+    const ALL: usize = 1024;
+    for (each, bounded) in [(UNBOUNDED, false), (4, true)] {
+        let (world, stall) = stalling("write", |config| config.limits.user_drains = each);
+        let (mut mallory, mut bob) = (world.control().acting(MALLORY), world.control().acting(BOB));
+        let written = |raw: &mut Raw, uid: u32, text: &str| {
+            let token = raw.create(ROOT, text, 0o600);
+            put(&mut world.data().acting(uid), token, 0, 1);
+            token.file
+        };
+        let begin = |file| Request::Drain(DrainCall::Begin { file: Some(file), order: None, last: false });
+        let (mallorys, bobs) = (written(&mut mallory, MALLORY, "m"), written(&mut bob, BOB, "b"));
+        stall.close(UNBOUNDED - 1);
+        let taken = (0..ALL).take_while(|_| mallory.call(begin(mallorys)).is_ok()).count();
+        assert_eq!(taken, ALL.min(each));
+        if bounded {
+            expect_limit(mallory.call(begin(mallorys)), "user_drains");
+        }
+        expect_served(bounded, bob.call(begin(bobs)));
+        stall.open();
+        if bounded {
+            until("a finished drain counts no more", || mallory.call(begin(mallorys)).is_ok());
+        }
     }
 }
 

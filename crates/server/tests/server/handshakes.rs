@@ -5,8 +5,9 @@ use crate::raw::{Raw, World, hello};
 use forebay_wire::{
     Channel, ConnectionKey, FrameKind, Greeting, HEADER, Initiator, Reply, Request, Security, frame,
 };
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A server that closes no connection for being slow.
@@ -42,6 +43,27 @@ fn silent_connections_of_one_address_do_not_block_key_holders() {
     // More than the limit on handshakes, and more than the limit of one address.
     let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(world.tcp()).unwrap()).collect();
     expect_key_holders_served(&world, "silent peers");
+    drop(silent);
+}
+
+/// Connects from an address of this machine.
+fn connect_from(world: &World, host: u8) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+    connect(&socket, &world.tcp()).unwrap();
+    TcpStream::from(socket)
+}
+
+#[test]
+fn silent_connections_of_many_addresses_do_not_block_key_holders() {
+    // 32 places, of which one address may have 16.
+    let world = World::with(|config| {
+        config.limits.connections = 16;
+        config.times.handshake = Duration::from_secs(3600);
+    });
+    let silent: Vec<TcpStream> =
+        (0..100).map(|number| connect_from(&world, 2 + u8::try_from(number % 10).unwrap())).collect();
+    expect_key_holders_served(&world, "silent peers of ten addresses");
     drop(silent);
 }
 

@@ -4,6 +4,7 @@ mod backend_failures;
 mod backing;
 mod bounds;
 mod cluster;
+mod cluster_bounds;
 mod counting;
 mod direct;
 mod drain;

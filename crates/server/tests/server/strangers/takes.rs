@@ -3,7 +3,9 @@
 //!
 //! The table is matched exhaustively: a request without a rule does not compile.
 
-use Bound::{Answers, Connections, Mapped, Mappings, Opens, Places, Refused, Space, Syncs, Turns, Working};
+use Bound::{
+    Answers, Connections, Drains, Mapped, Mappings, Opens, Places, Refused, Space, Syncs, Turns, Working,
+};
 use forebay_wire::{DrainCall, Request};
 
 /// A bound, each with a key and an error that names it.
@@ -21,6 +23,8 @@ pub(super) enum Bound {
     Opens,
     /// Requests that wait for the back end.
     Places,
+    /// Drain requests.
+    Drains,
     /// Bytes in the buffer.
     Space,
     /// Flushes in progress.
@@ -43,6 +47,7 @@ impl Bound {
             Answers => &["user_answers", "connection_answers"],
             Opens => &["user_opens"],
             Places => &["user_backend_places"],
+            Drains => &["user_drains"],
             Space => &["user_space"],
             Syncs => &["user_syncs"],
             Mappings => &["user_mappings"],
@@ -91,7 +96,8 @@ pub(super) fn takes(request: &Request) -> &'static [Bound] {
         | Request::LocalPipe { .. }
         | Request::History { .. }
         | Request::ReadDir { .. }
-        | Request::Drain(DrainCall::Begin { .. } | DrainCall::Fetch { .. }) => NAMES,
+        | Request::Drain(DrainCall::Fetch { .. }) => NAMES,
+        Request::Drain(DrainCall::Begin { .. }) => &[Drains, Turns, Working, Places, Answers],
         Request::Open { .. }
         | Request::Create { .. }
         | Request::Reopen { .. }
