@@ -1,6 +1,6 @@
 //! A whole store: regions, metadata and names in one directory.
 
-use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, queues_cost, rings_cost};
+use crate::data::{Data, DirDisk, Geometry, Recovery, Start, queues_cost, rings_cost};
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, CachedKv, FjallKv, KeySpace, Kv};
 use crate::names::{Names, Root};
@@ -95,8 +95,7 @@ impl Store {
         superblock.write(&dir)?;
         let disk = Arc::new(DirDisk::new(regions.clone(), files::is_in_memory(&regions)));
         let (geometry, incarnation) = (superblock.geometry, superblock.incarnation);
-        let (data, recovery) =
-            Data::open(disk, Arc::clone(&kv), geometry, incarnation, start, Box::new(NoRings))?;
+        let (data, recovery) = Data::open(disk, Arc::clone(&kv), geometry, incarnation, start)?;
         if start == Start::MachineDied {
             data.sync_all()?;
         }

@@ -4,7 +4,7 @@
 mod client;
 mod leases;
 
-use client::{Client, GEOMETRY, OWNER, SPACE, World, now, open};
+use client::{Client, GEOMETRY, OWNER, SPACE, World, now, open, open_granted};
 use forebay_model::{FileId, JobId, Span, Uid};
 use forebay_shm::{Commit, RwMap};
 use forebay_store::{Batch, Filled, Place, Start, Traffic};
@@ -359,7 +359,8 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
     assert!(client.write(&world, 0, &[7; 5000]));
     let slab = client.slabs[0].offer.clone();
     // A client keeps a mapping; this test also keeps a descriptor to inspect it.
-    let (held, _mapped) = (open(&slab.path), RwMap::new(&open(&slab.path), slab.size).unwrap());
+    let held = open_granted(&slab.path);
+    let _mapped = RwMap::new(&held, slab.size).unwrap();
     // All regions have held bytes of the first user.
     let most = u64::from(GEOMETRY.regions - 2) * u64::from(GEOMETRY.size);
     let chunk = vec![5; 64 << 10];
@@ -376,7 +377,7 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
         let filled = Filled { grant, len: chunk.len() as u32, crc: crc32c::crc32c(&chunk) };
         world.data().commit(others, Place::At(at), vec![filled], JobId(1)).unwrap();
     }
-    let (old, new) = (held.metadata().unwrap(), open(&slab.path).metadata().unwrap());
+    let (old, new) = (held.metadata().unwrap(), open_granted(&slab.path).metadata().unwrap());
     assert_ne!(old.ino(), new.ino(), "the other user has its own region file");
     assert_eq!((old.len(), old.blocks()), (0, 0), "the old file is empty");
 }

@@ -85,7 +85,6 @@ impl Data {
     pub(super) fn poll_file_until(&self, id: FileId, ring: RingId, until: u64) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = state.lock();
-        self.before.before(id);
         let all = Pass::all(monotonic());
         let channels = self.rings.of(id);
         let pass = match channels[..] {

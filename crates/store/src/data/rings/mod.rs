@@ -22,9 +22,7 @@ mod tests;
 use consume::Consuming;
 pub use consume::Traffic;
 pub(super) use lease::{Leases, Watch};
-pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
-pub use slabs::SlabOffer;
 
 use super::Data;
 use super::disk::Disk;
@@ -33,10 +31,11 @@ use super::publish::{Put, Space, Write};
 use crate::superblock::boot_id;
 use channel::{Channel, RingWrite, State};
 use crc32c::crc32c;
-use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, RingGrant, Span, Stamp, Uid};
 use forebay_shm::{DOORBELL_BYTES, Doorbell, RING_BYTES, Taker, monotonic};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,23 +52,6 @@ const DOORBELL: &str = "bell";
 /// The number of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingId(pub u32);
-
-/// A new ring, for its client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RingOffer {
-    /// The ring.
-    pub ring: RingId,
-    /// Its file.
-    pub path: PathBuf,
-    /// The doorbell that wakes its consumer.
-    pub doorbell: PathBuf,
-    /// Distinguishes it from other rings.
-    pub nonce: u128,
-    /// The number of its current binding.
-    pub binding: u32,
-    /// The time of the binding, by the machine's monotonic clock.
-    pub clock: u64,
-}
 
 /// How far rings are consumed at once.
 #[derive(Clone, Copy)]
@@ -199,6 +181,10 @@ pub(super) fn boot() -> Result<u64> {
     Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
+fn bytes_of(path: PathBuf) -> Vec<u8> {
+    path.into_os_string().into_vec()
+}
+
 fn unusable(what: &str, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot create {what}: {error}"))
 }
@@ -217,7 +203,6 @@ fn unreadable(disk: &dyn Disk, name: &str, error: &std::io::Error) -> Error {
 impl Data {
     /// Consumes the rings of a file, in the order of stamps. Called first, with the file locked.
     pub(super) fn consume(&self, id: FileId, file: &mut File) -> Result<()> {
-        self.before.before(id);
         if !self.rings.any() {
             return Ok(());
         }
@@ -347,7 +332,7 @@ impl Data {
         file: FileId,
         own: Option<RingId>,
         writes: bool,
-    ) -> Result<RingOffer> {
+    ) -> Result<RingGrant> {
         let doorbell = self.doorbell_path()?;
         // Recorded so that recovery finds the file, even if only the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
@@ -380,8 +365,9 @@ impl Data {
         }
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
-        let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
-        Ok(RingOffer { ring, path, doorbell, nonce, binding, clock: monotonic() })
+        let (ring, nonce, binding) = (channel.id.0, channel.taker.nonce(), state.binding);
+        let (path, doorbell) = (bytes_of(path), bytes_of(doorbell));
+        Ok(RingGrant { ring, path, doorbell, nonce, binding, clock: monotonic() })
     }
 
     fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId, writes: bool) -> Result<()> {
