@@ -112,61 +112,25 @@ impl PeerAnswers {
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
                 Err(Blocked::Names(forebay_store::Obstacle::SeveralShards))
             }
-            PeerRequest::Share { dir } => {
-                self.homes.demand_joined()?;
-                let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
-                Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
-            }
+            PeerRequest::Share { .. }
+            | PeerRequest::Facts { .. }
+            | PeerRequest::Forget { .. }
+            | PeerRequest::DropSetId { .. }
+            | PeerRequest::HasSetId { .. }
+            | PeerRequest::Backing { .. } => Ok(self.answer_file(request)?),
             PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
                 true => self.vouching.vouch(from, token).map(PeerReply::Vouched),
                 false => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             },
-            PeerRequest::Facts { file, closed } => {
-                if *closed {
-                    self.local.demand_closed(*file)?;
-                }
-                Ok(PeerReply::Facts(self.homes.held(*file)?))
-            }
-            PeerRequest::Forget { file } => {
-                self.local.forget(*file)?;
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::DropSetId { file } => {
-                self.store.names().drop_set_id(*file, self.store.data().now())?;
-                Ok(PeerReply::Done)
-            }
             PeerRequest::Remains { of } => {
                 self.homes.demand_joined()?;
                 Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.losses.remains(from, of))?))
             }
-            PeerRequest::HasSetId { file } => {
-                self.opens.has_set_id(*file);
-                Ok(PeerReply::Done)
-            }
-            // These wait for a device.
-            PeerRequest::Backing { file } => {
-                let place = tokio::task::block_in_place(|| self.layer.backing_place(*file))?;
-                Ok(PeerReply::Backing { place })
-            }
-            PeerRequest::Drained { file } => {
-                self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
-                Ok(self.engine()?.arbitrate(from, (*heard, *fill), wanted, written))
-            }
-            PeerRequest::Granted => {
-                self.drain.iter().for_each(|engine| engine.request_grants(from));
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Order { order, ask } => {
-                self.drain.iter().try_for_each(|engine| engine.set_order(order, *ask))?;
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Undrained { files, before, drain } => Ok(match &self.drain {
-                Some(engine) => engine.undrained(files, *before, *drain),
-                None => never_drained(self.store.data(), files, *before),
-            }),
+            PeerRequest::Drained { .. }
+            | PeerRequest::Arbitrate { .. }
+            | PeerRequest::Granted
+            | PeerRequest::Order { .. }
+            | PeerRequest::Undrained { .. } => Ok(self.answer_drain(from, request)?),
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }
@@ -174,6 +138,59 @@ impl PeerAnswers {
                 Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
             }
         }
+    }
+
+    /// Answers requests about a directory's share or one file.
+    fn answer_file(&self, request: &PeerRequest) -> Result<PeerReply> {
+        match *request {
+            PeerRequest::Share { dir } => {
+                self.homes.demand_joined()?;
+                let share = self.store.names().settled_share(dir)?;
+                return Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched });
+            }
+            PeerRequest::Facts { file, closed } => {
+                if closed {
+                    self.local.demand_closed(file)?;
+                }
+                return Ok(PeerReply::Facts(self.homes.held(file)?));
+            }
+            PeerRequest::Forget { file } => self.local.forget(file)?,
+            PeerRequest::DropSetId { file } => {
+                self.store.names().drop_set_id(file, self.store.data().now())?;
+            }
+            PeerRequest::HasSetId { file } => self.opens.has_set_id(file),
+            // This waits for a device.
+            PeerRequest::Backing { file } => {
+                let place = tokio::task::block_in_place(|| self.layer.backing_place(file))?;
+                return Ok(PeerReply::Backing { place });
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// Answers requests between the drains of two servers.
+    fn answer_drain(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
+        match request {
+            PeerRequest::Drained { file } => {
+                self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
+            }
+            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
+                return Ok(self.engine()?.arbitrate(from, (*heard, *fill), wanted, written));
+            }
+            PeerRequest::Granted => self.drain.iter().for_each(|engine| engine.request_grants(from)),
+            PeerRequest::Order { order, ask } => {
+                self.drain.iter().try_for_each(|engine| engine.set_order(order, *ask))?;
+            }
+            PeerRequest::Undrained { files, before, drain } => {
+                return Ok(match &self.drain {
+                    Some(engine) => engine.undrained(files, *before, *drain),
+                    None => never_drained(self.store.data(), files, *before),
+                });
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
     }
 
     /// Answers requests about the bytes of a striped file.

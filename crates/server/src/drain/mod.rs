@@ -128,6 +128,31 @@ pub(crate) struct DrainParts {
     pub(crate) life: Arc<Lifecycle>,
     pub(crate) suspension: Duration,
 }
+/// The empty queue of a server, and the number of its workers.
+fn new_queue(
+    settings: &Draining,
+    (own, servers): (ServerId, Vec<ServerId>),
+    targets: &[String],
+    now: Instant,
+) -> Result<(DrainQueue, usize)> {
+    let alpha = settings.alpha.of(targets)?;
+    let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
+    let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
+    let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
+    let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
+    let grants = Grants::new(Terms { server: own, servers, alpha, choice, quantum, lease });
+    let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
+    let mut drain_queue = DrainQueue::new(settings.order, settings.write, grants, gauges);
+    // Writing starts before all files are created.
+    drain_queue.preparers = (workers / 2).max(1);
+    // All servers together have as many writers as they would have with an arbiter.
+    drain_queue.max_writers = slots.writers;
+    drain_queue.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
+    let pace = if is_alone { Pace::Writes } else { Pace::Time };
+    drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
+    Ok((drain_queue, workers))
+}
+
 
 impl DrainEngine {
     pub(crate) fn new(
@@ -141,21 +166,7 @@ impl DrainEngine {
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(own, targets.len(), described, topology)?;
-        let alpha = settings.alpha.of(&targets)?;
-        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
-        let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
-        let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
-        let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
-        let grants = Grants::new(Terms { server: own, servers, alpha, choice, quantum, lease });
-        let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
-        let mut drain_queue = DrainQueue::new(settings.order, settings.write, grants, gauges);
-        // Writing starts before all files are created.
-        drain_queue.preparers = (workers / 2).max(1);
-        // All servers together have as many writers as they would have with an arbiter.
-        drain_queue.max_writers = slots.writers;
-        drain_queue.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
-        let pace = if is_alone { Pace::Writes } else { Pace::Time };
-        drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
+        let (mut drain_queue, workers) = new_queue(&settings, (own, servers), &targets, now)?;
         backing.all_marked().into_iter().for_each(|file| drain_queue.resume(file));
         Ok(DrainEngine {
             settings,
