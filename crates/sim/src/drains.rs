@@ -9,7 +9,7 @@ use crate::world::World;
 use forebay_model::{Bytes, FileId, ServerId, Span, Stamp};
 use forebay_policy::arbiter::{Grant, Member, Slots};
 use forebay_policy::drain::{
-    Batch, BatchId, Drain, LULL, Order, Pick, Piece, Pipeline, TargetId, View, Want, burst, want,
+    Arrivals, Batch, BatchId, Drain, LULL, Order, Pick, Piece, Pipeline, TargetId, View, WINDOW, burst, want,
 };
 use forebay_policy::share::Tick;
 use std::hint::black_box;
@@ -22,6 +22,13 @@ struct Held {
     left: u64,
     /// Writes in flight.
     out: u32,
+}
+
+/// Whether a burst that fills a server keeps its drain from the processors.
+#[derive(Default)]
+pub(crate) struct Filling {
+    arrivals: Arrivals,
+    is_burst: bool,
 }
 
 /// Data to drain from a server: of one job where targets are granted, of all jobs otherwise.
@@ -127,7 +134,13 @@ impl World {
     }
 
     /// Whether a server drains now. When all jobs are over, it is drained to the end.
-    fn is_active(&self, server: usize, plan: &DrainPlan) -> bool {
+    fn is_active(&mut self, server: usize, plan: &DrainPlan) -> bool {
+        let now = Stamp(self.now.0);
+        let room = plan.trigger.room(self.capacity());
+        let state = &mut self.servers[server];
+        let arrived = state.ages.arrived();
+        state.filling.is_burst =
+            plan.shares_processors && state.filling.arrivals.is_burst(now, arrived, room);
         let state = &self.servers[server];
         let view = View {
             capacity: self.capacity(),
@@ -135,16 +148,12 @@ impl World {
             waiting: self.waiting_writers(server),
             idle: plan.trigger.when_idle && self.is_at_rest(server),
             burst: burst(plan.pipeline, state.last.after(state.lag), self.now),
-            // A simulated drain takes no processors from writers.
-            filling: false,
+            filling: state.filling.is_burst,
             within_hours: true,
-            now: Stamp(self.now.0),
+            now,
         };
-        let is_due = || match want(&plan.trigger, view) {
-            Want::Nothing => false,
-            Want::Bytes(_) => true,
-            Want::Before(then) => state.ages.oldest().is_some_and(|oldest| oldest.0 <= then.0),
-        };
+        let want = want(&plan.trigger, view);
+        let is_due = || state.ages.oldest().is_some_and(|oldest| want.takes(0, Stamp(oldest.0)));
         state.up && (self.running == 0 || is_due())
     }
 
@@ -153,6 +162,7 @@ impl World {
         let state = &self.servers[server];
         let Some(oldest) = state.ages.oldest().filter(|_| !state.considers && state.up) else { return };
         let at = match plan.pipeline {
+            _ if state.filling.is_burst => self.now.after(WINDOW),
             Pipeline::On => oldest.after(plan.trigger.age),
             Pipeline::Off => state.last.after(LULL).after(state.lag),
         };
@@ -326,7 +336,7 @@ impl World {
         let (len, job) = (batch.span().len(), owner(batch.file));
         self.ledger.drained += len;
         self.servers[server].held -= len;
-        self.servers[server].ages.go(len);
+        self.servers[server].ages.remove(len);
         self.jobs[job].held -= len;
         self.note_drained(job);
         self.unpark(server);

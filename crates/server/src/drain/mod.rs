@@ -15,7 +15,6 @@
 
 mod alpha;
 mod arbiter_rpc;
-mod arrivals;
 mod direct_writers;
 mod failures;
 mod gauge;

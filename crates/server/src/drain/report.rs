@@ -87,7 +87,7 @@ impl DrainEngine {
                 written: gauge.written,
                 rate: gauge.rate(),
                 alpha: drain_queue.alpha(TargetId(number as u32)),
-                writers: gauge.writers,
+                writers: gauge.slots.writers(),
             }
         });
         let mut failing: Vec<Failing> = drain_queue

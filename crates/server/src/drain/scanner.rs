@@ -2,12 +2,11 @@
 //! some time ago.
 
 use super::DrainEngine;
-use super::arrivals::Arrivals;
 use super::queue::Phase;
 use crate::backing::Backing;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
-use forebay_policy::drain::{HIGH, View, Want, want};
+use forebay_policy::drain::{Arrivals, View, Want, oldest_first, want};
 use forebay_store::{Backlog, MAX_LISTED};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -192,40 +191,38 @@ impl DrainEngine {
         let now = data.now();
         let burst = self.writers.route.burst(now);
         let trigger = self.settings.trigger();
-        let room = (usage.capacity as f64 * (HIGH - trigger.threshold).max(0.0)) as u64;
+        let room = trigger.room(usage.capacity);
         let filling = arrivals.is_burst(now, self.writers.route.arrived(), room);
         let within_hours = self.settings.may_drain(now);
         let (capacity, live) = (usage.capacity, usage.live);
-        match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
-            Want::Nothing => {}
-            _ if !wants_files => {}
-            Want::Bytes(bytes) => self.choose(bytes, now),
-            Want::Before(stamp) => self.choose(u64::MAX, stamp),
+        let want = want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now });
+        if wants_files && want != Want::Nothing {
+            self.choose(want);
         }
     }
 
-    /// Queues files with bytes from before `before`, those with the oldest bytes first, until they have `bytes` bytes.
-    fn choose(&self, bytes: u64, before: Stamp) {
+    /// Queues the files that are to be drained.
+    fn choose(&self, want: Want) {
         let begin = Instant::now();
-        self.choose_now(bytes, before);
+        self.choose_now(want);
         self.indexing_since(begin);
     }
 
-    fn choose_now(&self, bytes: u64, before: Stamp) {
+    fn choose_now(&self, want: Want) {
         let data = self.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
         for file in data.files() {
             // A file whose backlog cannot be read now is drained later.
             if let Ok(Some(Backlog { bytes, oldest })) = data.backlog(file)
-                && oldest <= before
+                && want.takes(0, oldest)
             {
                 files.push((oldest, bytes, file));
             }
         }
-        files.sort_unstable();
+        oldest_first(&mut files);
         let (now, mut chosen) = (Instant::now(), 0);
-        for (_, size, file) in files {
-            if chosen >= bytes {
+        for (oldest, size, file) in files {
+            if !want.takes(chosen, oldest) {
                 break;
             }
             // A file without a name is not needed in the back end.
