@@ -16,7 +16,8 @@ use crate::mapping::{MapRequest, Mappings};
 use crate::turns::Turns;
 use crate::writers::Writers;
 use forebay_model::{Access, Error, ErrorKind, FileKind, JobId, Result, ServerId, Span};
-use forebay_store::{Body, RingId, Store, Traffic};
+use forebay_shm::is_locked;
+use forebay_store::{Body, Data, RingId, Store, Traffic};
 use forebay_wire::{Answer, Reply, Request, SlabGrant, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ const TEND: Duration = Duration::from_millis(200);
 const SMALL: u64 = 256 << 10;
 /// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
+/// How long a client may take to confirm that it has a ring.
+const UNCONFIRMED: Duration = Duration::from_secs(60);
 
 /// Serves requests about shared memory.
 pub(crate) struct MemoryRequests {
@@ -266,7 +269,8 @@ pub(crate) fn poll_rings(store: &Store, life: &Lifecycle) {
         }
         if tended.elapsed() >= TEND {
             tended = Instant::now();
-            report(data.tend_rings(IDLE));
+            let refused = data.take_refused();
+            report(tend_rings(data, IDLE).map(|gone| (gone, refused)));
             if let Err(error) = store.rest()
                 && let Some(held_back) = tidy_errors.allows(Instant::now())
             {
@@ -274,6 +278,31 @@ pub(crate) fn poll_rings(store: &Store, life: &Lifecycle) {
             }
         }
     }
+}
+
+/// Recalls slabs that clients have not used for the given time, and removes the rings of clients that are gone. Returns
+/// the number of removed rings.
+fn tend_rings(data: &Data, idle: Duration) -> Result<usize> {
+    let mut gone = 0;
+    for ring in data.rings() {
+        let is_dead = match ring.confirmed {
+            true => !is_locked(ring.file()),
+            false => ring.idle > UNCONFIRMED,
+        };
+        if is_dead {
+            data.end_ring(&ring)?;
+            gone += 1;
+        } else if ring.idle > idle {
+            data.recall_ring(&ring)?;
+        }
+    }
+    Ok(gone)
+}
+
+/// Removes the rings of clients that are gone, when the server stops: the next server process must find only those of
+/// live ones.
+pub(crate) fn end_dead_rings(store: &Store) -> Result<()> {
+    tend_rings(store.data(), Duration::MAX).map(drop)
 }
 
 fn report(tended: Result<(usize, u64)>) {

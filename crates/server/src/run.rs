@@ -288,6 +288,7 @@ fn run(
     let served = runtime.block_on(serve(parts, warmth, ready, listener));
     end(parts, runtime);
     served?;
+    memory::end_dead_rings(&parts.store)?;
     parts.store.close()?;
     tracing::info!("stopped");
     Ok(())

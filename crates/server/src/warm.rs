@@ -17,6 +17,9 @@ const PROCESSORS: usize = 2;
 /// How long to wait while clients need all processors.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// A client that was granted space or published bytes within this time is writing.
+const WRITING: Duration = Duration::from_millis(20);
+
 /// Whether all regions are prepared.
 #[derive(Clone, Default)]
 pub(crate) struct Warmth(Arc<AtomicBool>);
@@ -46,8 +49,9 @@ pub(crate) fn warm(store: &Store, life: &Lifecycle, warmth: &Warmth) {
 fn touch(store: &Store, life: &Lifecycle, warmth: &Warmth) {
     let (begin, stopping, data) = (Instant::now(), life.stopping(), store.data());
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let writing = || data.rings().iter().filter(|ring| ring.still < WRITING).count();
     let pause = || {
-        while !*stopping.borrow() && data.writing_clients() * PROCESSORS >= processors {
+        while !*stopping.borrow() && writing() * PROCESSORS >= processors {
             std::thread::sleep(PAUSE);
         }
         *stopping.borrow()

@@ -30,7 +30,7 @@ pub use at_rest::{AtRest, check_payloads, check_stores, repair_stores};
 pub use data::{
     AtFlush, Backlog, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
     Grant, MAX_DOORBELLS, MAX_FILE, MAX_QUEUES, Mapper, Missing, Picked, Piece, Place, Preparing, RecordView,
-    Recovery, RingId, Start, Traffic, changed_here_too,
+    Recovery, Released, RingId, RingView, Start, Traffic, changed_here_too,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

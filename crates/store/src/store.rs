@@ -288,8 +288,6 @@ impl Store {
             ended = ended.and(self.data.end_map(file).map(drop));
         }
         ended = ended.and(self.data.write_back_all());
-        // The next server process must find only the rings of live processes.
-        self.data.tend_rings(Duration::MAX)?;
         self.data.persist_all_sizes()?;
         self.data.flush_all()?;
         self.data.store_clock()?;

@@ -127,6 +127,7 @@ pub(crate) struct DrainParts {
     pub(crate) life: Arc<Lifecycle>,
     pub(crate) suspension: Duration,
 }
+
 /// The empty queue of a server, and the number of its workers.
 fn new_queue(
     settings: &Draining,
@@ -151,7 +152,6 @@ fn new_queue(
     drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
     Ok((drain_queue, workers))
 }
-
 
 impl DrainEngine {
     pub(crate) fn new(
@@ -232,7 +232,7 @@ impl DrainEngine {
 
     /// Starts the scanner and the workers. The threads end with the server and then drop their clone of `alive`.
     pub(crate) fn start(self: &Arc<DrainEngine>, alive: &mpsc::Sender<()>) {
-        self.store.data().be_patient(space_wait::FRESH);
+        self.store.data().keep_slabs(space_wait::FRESH);
         for _ in 0..self.workers {
             let (engine, alive) = (self.clone(), alive.clone());
             tokio::task::spawn_blocking(move || {

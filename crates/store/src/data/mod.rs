@@ -42,7 +42,7 @@ pub use mapped::{Mapper, Missing, Preparing};
 pub use queues::{MAX_DOORBELLS, MAX_QUEUES};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
-pub use rings::{RingId, Traffic};
+pub use rings::{Released, RingId, RingView, Traffic};
 
 pub use journal::RecordView;
 

@@ -2,7 +2,7 @@
 
 use crate::leases::Leased;
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, SlabGrant, Uid};
-use forebay_shm::{Commit, RwMap, Writer};
+use forebay_shm::{Commit, RwMap, Writer, is_locked};
 use forebay_store::{Data, DirDisk, Filled, Geometry, MemoryKv, Piece, Place, RingId, Start};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) const GEOMETRY: Geometry = Geometry { regions: 24, size: 128 << 10, slots: 128 };
 const INCARNATION: Incarnation = Incarnation(3);
@@ -91,6 +92,22 @@ impl World {
             left = rest;
         }
         self.data().commit(file, Place::At(offset), parts, JobId(1)).unwrap();
+    }
+
+    /// What the server does from time to time: removes the rings of dead clients, and recalls slabs that were not used
+    /// for the given time. Returns the number of removed rings, and of records that were rejected.
+    pub(crate) fn tend_rings(&self, idle: Duration) -> (usize, u64) {
+        let (data, mut gone) = (self.data(), 0);
+        let refused = data.take_refused();
+        for ring in data.rings() {
+            if ring.confirmed && !is_locked(ring.file()) {
+                data.end_ring(&ring).unwrap();
+                gone += 1;
+            } else if ring.idle > idle {
+                data.recall_ring(&ring).unwrap();
+            }
+        }
+        (gone, refused)
     }
 
     pub(crate) fn ring_files(&self) -> usize {

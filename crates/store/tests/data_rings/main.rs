@@ -70,7 +70,7 @@ fn one_step(
             clients[client].rebind(world, file);
         }
         29 => {
-            world.data().tend_rings(Duration::ZERO).unwrap();
+            world.tend_rings(Duration::ZERO);
         }
         30..32 => assert!(world.data().poll_rings(1).is_ok()),
         32 => {
@@ -141,13 +141,9 @@ fn random_rings_and_requests_with_crashes_match_the_model() {
         for (file, bytes) in &model {
             assert!(world.read(*file) == *bytes, "round {round}, file {file}");
         }
-        assert_eq!(
-            world.data().tend_rings(Duration::MAX).unwrap().1,
-            0,
-            "round {round}: records were rejected"
-        );
+        assert_eq!(world.tend_rings(Duration::MAX).1, 0, "round {round}: records were rejected");
         drop(clients);
-        world.data().tend_rings(Duration::MAX).unwrap();
+        world.tend_rings(Duration::MAX);
         assert_eq!(world.ring_files(), 0, "round {round}: rings without an owner");
         assert!(world.data().damage().is_empty() && world.data().check_payloads(&|| false) > 0);
         for file in files {
@@ -193,7 +189,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
         let sequence = client.writer.head();
         assert!(client.writer.push(&[Commit { sequence, ..lie }]), "{what}");
         assert_eq!(world.read(file), [7; 100], "{what}");
-        assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1), "{what}");
+        assert_eq!(world.tend_rings(Duration::MAX), (0, 1), "{what}");
     }
     // A torn record, and a record of another position in the ring.
     let sequence = client.writer.head();
@@ -202,7 +198,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
     let at = 8192 + (sequence % forebay_shm::RING_RECORDS) * 64 + 20;
     std::os::unix::fs::FileExt::write_all_at(&open(&path), &[1], at).unwrap();
     assert_eq!(world.read(file), [7; 100]);
-    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1));
+    assert_eq!(world.tend_rings(Duration::MAX), (0, 1));
     // The incomplete write lost its bytes; the ring continues after them.
     client.slabs[0].used = start + 110;
     assert!(client.write(&world, 50, &[8; 100]));
@@ -212,7 +208,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
     world.write(file, 0, &[9; 10]);
     assert_eq!(world.read(file)[..11], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
     drop(client);
-    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap().0, 1);
+    assert_eq!(world.tend_rings(Duration::MAX).0, 1);
     assert_eq!(world.ring_files(), 0);
 }
 
@@ -333,7 +329,7 @@ fn random_garbage_in_a_ring_affects_only_its_own_file() {
                 0 => drop(world.data().grant_slab(OWNER, hostile.ring, rng.next() as u32, 5000)),
                 1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring), true)),
                 2 => assert!(world.data().poll_rings(1).is_ok()),
-                3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
+                3 => drop(world.tend_rings(Duration::ZERO)),
                 4 => {
                     world.stop();
                     world.start(Start::ProcessDied);
@@ -344,7 +340,7 @@ fn random_garbage_in_a_ring_affects_only_its_own_file() {
             assert!(world.read(whole) == model, "round {round}");
         }
         drop(hostile);
-        world.data().tend_rings(Duration::MAX).unwrap();
+        world.tend_rings(Duration::MAX);
         world.data().delete(spoilt, Batch::default()).unwrap();
         assert!(world.read(whole) == model, "round {round}");
     }
@@ -369,7 +365,7 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
     }
     world.data().delete(file, Batch::default()).unwrap();
     drop(client);
-    world.data().tend_rings(Duration::MAX).unwrap();
+    world.tend_rings(Duration::MAX);
     for at in (0..most).step_by(chunk.len()) {
         let mut grant = world.data().reserve(OTHER, others, chunk.len() as u32).unwrap();
         assert_eq!(grant.len() as usize, chunk.len());

@@ -16,8 +16,6 @@ const HEAVY: u64 = 64;
 const FEW: u64 = 4;
 /// Bytes consumed at once: the longest that a client that needs space has to wait for.
 const SOME: u64 = 32 << 20;
-/// A client that was granted space or published bytes within this time is writing.
-const WRITING: Duration = Duration::from_millis(20);
 
 /// Counts a consuming thread while it exists.
 pub(super) struct Consuming<'a>(&'a AtomicUsize);
@@ -118,12 +116,6 @@ impl Data {
             }
         }
         done
-    }
-
-    /// The number of clients that are writing through shared memory.
-    #[must_use]
-    pub fn writing_clients(&self) -> usize {
-        self.rings.all().iter().filter(|channel| !channel.is_idle(WRITING)).count()
     }
 
     /// Whether a ring holds so few records that consuming it takes negligible time.

@@ -2,12 +2,11 @@
 
 use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
-use super::{RingId, bytes_of};
+use super::{Released, RingId, bytes_of};
 use crate::data::reclaim::Want;
 use crate::data::{Data, Grant};
-use forebay_model::{Error, ErrorKind, FileId, JobId, Result, SlabGrant, Uid};
+use forebay_model::{Error, ErrorKind, FileId, Result, SlabGrant, Uid};
 use forebay_shm::Slab;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -156,7 +155,7 @@ impl Data {
         }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
-            self.rings.add_unused(state.job, state.release(keep));
+            self.rings.release(state.job, state.release(keep));
         }
         if state.slabs.len() >= MOST_SLABS as usize {
             return Err(Error::new(ErrorKind::Busy, "the ring has the largest number of slabs"));
@@ -166,24 +165,24 @@ impl Data {
         Ok(())
     }
 
-    /// Sets how long clients keep unused slabs when space is short. Used when the drain frees space: clients keep the
-    /// slabs that were granted to them in their turn.
-    pub fn be_patient(&self, patience: Duration) {
-        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.rings.patience.store(nanos, Ordering::Relaxed);
+    /// Sets for how long after its last use a slab stays granted when space is short. Used when the drain frees space:
+    /// clients keep the slabs that were granted to them in their turn.
+    pub fn keep_slabs(&self, used_within: Duration) {
+        let nanos = u64::try_from(used_within.as_nanos()).unwrap_or(u64::MAX);
+        self.rings.keep_used_within.store(nanos, Ordering::Relaxed);
     }
 
-    /// The granted bytes that jobs did not use since the last call.
+    /// The granted bytes that were released unused since the last call.
     #[must_use]
-    pub fn taken_back(&self) -> HashMap<JobId, u64> {
-        std::mem::take(&mut *self.rings.unused.lock())
+    pub fn take_released(&self) -> Vec<Released> {
+        std::mem::take(&mut *self.rings.released.lock())
     }
 
     /// Recalls all slabs that are not being filled at the moment; true if there were any.
     pub(in crate::data) fn recall_slabs(&self) -> Result<bool> {
-        let patience = Duration::from_nanos(self.rings.patience.load(Ordering::Relaxed));
+        let kept = Duration::from_nanos(self.rings.keep_used_within.load(Ordering::Relaxed));
         let mut any = false;
-        for channel in self.rings.all().into_iter().filter(|channel| channel.is_idle(patience)) {
+        for channel in self.rings.all().into_iter().filter(|channel| channel.still() >= kept) {
             any |= self.recall(&channel)?;
         }
         Ok(any)
@@ -207,7 +206,7 @@ impl Data {
             self.poll_file(file)?;
         }
         let mut state = channel.lock();
-        self.rings.add_unused(state.job, state.release(recall.before));
+        self.rings.release(state.job, state.release(recall.before));
         state.grants = 0;
         Ok(())
     }
