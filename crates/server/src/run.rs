@@ -408,7 +408,7 @@ fn connect(parts: &Composition) {
     if !parts.life.is_alone() {
         tokio::spawn(cluster::outlive(parts.leases.clone()));
         tokio::spawn(cluster::work(parts.tidy.clone()));
-        tokio::spawn(cluster::settle_first(parts.tidy.clone()));
+        tokio::spawn(cluster::resolve_first(parts.tidy.clone()));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::session::Sessions;
 use crate::writers::Writers;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
 use forebay_store::{NameReply, NameRequest, Store, Verdict};
-use forebay_wire::{Answer, Introduction, Met, PeerReply, PeerRequest, Reply};
+use forebay_wire::{Answer, Introduction, IntroductionReply, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
 /// Answers to other servers.
@@ -46,7 +46,7 @@ pub(crate) struct PeerAnswers {
 
 impl PeerAnswers {
     /// Another server introduces itself.
-    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<Met> {
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<IntroductionReply> {
         caller.demand("act as a server of this service")?;
         let (own, members) = (self.own, self.members.members());
         if meeting.members != *members {
@@ -61,7 +61,7 @@ impl PeerAnswers {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let replaced = self.join_state.record_meeting(&self.store, meeting.server, meeting.incarnation)?;
-        Ok(Met {
+        Ok(IntroductionReply {
             server: own,
             incarnation: self.store.incarnation(),
             joined: self.join_state.has_joined(),
@@ -87,28 +87,28 @@ impl PeerAnswers {
     pub(crate) fn answer(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply, Blocked> {
         match request {
             PeerRequest::Introduce(_) => Err(nonsense(request).into()),
-            PeerRequest::Beat => {
+            PeerRequest::Heartbeat => {
                 self.homes.demand_joined()?;
                 let lapses = self.leases.table.answer(from)?;
-                Ok(PeerReply::Alive { life: self.began.0 + lapses })
+                Ok(PeerReply::Alive { boot: self.began.0 + lapses })
             }
             PeerRequest::Keys { keys } => {
                 tokio::task::block_in_place(|| self.keys.join(keys, &self.sessions))?;
                 Ok(PeerReply::Keys { keys: self.keys.all() })
             }
-            PeerRequest::Names { ask } => {
+            PeerRequest::Names { request } => {
                 self.homes.demand_joined()?;
-                let told = self.store.names().answer(from, &NameRequest::decode(ask)?);
+                let reply = self.store.names().answer(from, &NameRequest::decode(request)?);
                 self.grace.take_orphaned(&self.store, &self.opens);
-                Ok(PeerReply::Names { told: told?.encode() })
+                Ok(PeerReply::Names { reply: reply?.encode() })
             }
             // These wait for other servers, or for writes to the back end.
-            PeerRequest::Carry { .. }
+            PeerRequest::Forward { .. }
             | PeerRequest::CreateBacking { .. }
-            | PeerRequest::Level { .. }
-            | PeerRequest::Vanished { .. }
+            | PeerRequest::MatchSize { .. }
+            | PeerRequest::MissingInBacking { .. }
             | PeerRequest::Fetch { .. }
-            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
+            | PeerRequest::Reread { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
                 Err(Blocked::Names(forebay_store::Obstacle::SeveralShards))
             }
@@ -133,7 +133,7 @@ impl PeerAnswers {
             | PeerRequest::Undrained { .. } => Ok(self.answer_drain(from, request)?),
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
-            | PeerRequest::Fate { .. }
+            | PeerRequest::Outcome { .. }
             | PeerRequest::Put { .. } => {
                 Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
             }
@@ -175,12 +175,12 @@ impl PeerAnswers {
             PeerRequest::Drained { file } => {
                 self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
             }
-            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
-                return Ok(self.engine()?.arbitrate(from, (*heard, *fill), wanted, written));
+            PeerRequest::Arbitrate { last_received, fill, wanted, written } => {
+                return Ok(self.engine()?.arbitrate(from, (*last_received, *fill), wanted, written));
             }
             PeerRequest::Granted => self.drain.iter().for_each(|engine| engine.request_grants(from)),
-            PeerRequest::Order { order, ask } => {
-                self.drain.iter().try_for_each(|engine| engine.set_order(order, *ask))?;
+            PeerRequest::Order { order, dry_run } => {
+                self.drain.iter().try_for_each(|engine| engine.set_order(order, *dry_run))?;
             }
             PeerRequest::Undrained { files, before, drain } => {
                 return Ok(match &self.drain {
@@ -197,9 +197,9 @@ impl PeerAnswers {
     fn answer_bytes(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
         let (reshapes, data) = (self.store.reshapes(), self.store.data());
         match *request {
-            PeerRequest::Fate { file, serial } => {
+            PeerRequest::Outcome { file, serial } => {
                 let verdict = reshapes.verdict(file, serial)?;
-                return Ok(PeerReply::Fate { done: verdict.map(|verdict| verdict == Verdict::Done) });
+                return Ok(PeerReply::Outcome { done: verdict.map(|verdict| verdict == Verdict::Done) });
             }
             PeerRequest::Reshape { file, serial, change, lost_below } => {
                 self.demand_authority(from, file)?;
@@ -248,9 +248,9 @@ impl PeerAnswers {
         request: &PeerRequest,
     ) -> Result<PeerReply> {
         let &(PeerRequest::Reshape { file, .. }
-        | PeerRequest::Level { file, .. }
-        | PeerRequest::Vanished { file, .. }
-        | PeerRequest::Anew { file, .. }) = request
+        | PeerRequest::MatchSize { file, .. }
+        | PeerRequest::MissingInBacking { file, .. }
+        | PeerRequest::Reread { file, .. }) = request
         else {
             return Err(nonsense(request));
         };
@@ -258,13 +258,13 @@ impl PeerAnswers {
         let _suspended = self.drain.as_ref().map(|engine| engine.be_still(file)).transpose()?;
         let _pass = connection_epoch.pass()?;
         match request {
-            PeerRequest::Level { file, layout, place, size, lost_below } => {
+            PeerRequest::MatchSize { file, layout, place, size, lost_below } => {
                 self.engine()?.match_part((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
             }
-            PeerRequest::Vanished { file, layout, ask } => {
-                self.layer.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
+            PeerRequest::MissingInBacking { file, layout, dry_run } => {
+                self.layer.forget_part(*file, layout, *dry_run).map(|()| PeerReply::Done)
             }
-            PeerRequest::Anew { file, size } => {
+            PeerRequest::Reread { file, size } => {
                 self.striped.adopt_version(*file, *size).map(|()| PeerReply::Done)
             }
             _ => self.answer_bytes(from, request),
@@ -280,10 +280,10 @@ impl PeerAnswers {
     ) -> Answer {
         self.homes.demand_joined()?;
         let reply = match &request {
-            PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
-                let told: NameReply =
-                    self.transactions.answer_names(from, &NameRequest::decode(ask)?).await?;
-                PeerReply::Names { told: told.encode() }
+            PeerRequest::Names { request } | PeerRequest::Forward { request } => {
+                let reply: NameReply =
+                    self.transactions.answer_names(from, &NameRequest::decode(request)?).await?;
+                PeerReply::Names { reply: reply.encode() }
             }
             PeerRequest::CreateBacking { file, size } => PeerReply::BackingFile {
                 backing_file: self.engine()?.create_striped(from, *file, *size).await?,

@@ -57,8 +57,9 @@ pub(crate) async fn converse(engine: Arc<DrainEngine>, server: ServerId) {
                 tracing::debug!(%server, %error, "cannot notify a server of its grant; the notification is retried");
             }
         }
-        let Some((heard, fill, wanted)) = statement else { continue };
-        match engine.peers.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
+        let Some((last_received, fill, wanted)) = statement else { continue };
+        match engine.peers.ask(server, PeerRequest::Arbitrate { last_received, fill, wanted, written }).await
+        {
             Ok(PeerReply::Granted(granted)) => {
                 silent_since = None;
                 engine.notify_of_grants(|drain_queue| drain_queue.grants.handle_reply(server, &granted));
@@ -78,7 +79,7 @@ impl DrainEngine {
     pub(crate) fn arbitrate(
         &self,
         from: ServerId,
-        (heard, fill): (u64, u16),
+        (last_received, fill): (u64, u16),
         wanted: &[Wanted],
         written: &[(u32, u64)],
     ) -> PeerReply {
@@ -86,7 +87,7 @@ impl DrainEngine {
         let mut granted = Vec::new();
         self.notify_of_grants(|drain_queue: &mut DrainQueue| {
             drain_queue.note_remote_writes(now, from, written);
-            granted = drain_queue.grants.handle_statement(now, from, (heard, fill), wanted);
+            granted = drain_queue.grants.handle_statement(now, from, (last_received, fill), wanted);
         });
         PeerReply::Granted(granted)
     }

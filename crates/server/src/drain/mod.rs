@@ -40,7 +40,7 @@ pub use settings::{Described, Draining, Hours, Verify};
 pub(crate) use space_wait::BufferSpace;
 pub(crate) use striped::{never_drained, open_place};
 
-use crate::backing::{Backing, BackingLayer, Inbox};
+use crate::backing::{Backing, BackingLayer, DrainNotices};
 use crate::cluster::{Peers, StripedFiles};
 use crate::file_homes::FileHomes;
 use crate::jobs::Jobs;
@@ -209,7 +209,7 @@ impl DrainEngine {
     /// The queue, with all that others left for the drain until now.
     fn drain_queue(&self) -> MutexGuard<'_, DrainQueue> {
         let mut drain_queue = self.drain_queue.lock();
-        let Inbox { dirs, finish } = self.backing.take_inbox();
+        let DrainNotices { dirs, finish } = self.backing.take_drain_notices();
         if !dirs.is_empty() {
             drain_queue.touch_dirs(&Vec::from_iter(dirs));
         }
