@@ -36,4 +36,4 @@ pub use sieve::{Sieve, Sifted};
 pub use span::{Reshape, SeekTo, Span, Stripes};
 pub use text::{list, shown_time};
 pub use time::Time;
-pub use units::Bytes;
+pub use units::{Bytes, parse_rate, parse_time, time_unit};
