@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Stops all shards of the service, on all hosts.
@@ -89,7 +89,7 @@ impl Down {
                 );
                 return Err(Failure::Failed(text));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL);
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ const TIDY: Duration = Duration::from_millis(20);
 /// How long servers that start together may take to join.
 const JOINING: Duration = Duration::from_secs(60);
 /// Interval between two checks whether they have joined.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 /// Delay after a failed accept: most likely the process is out of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -197,7 +197,7 @@ impl Running {
         loop {
             match self.join_state.standing(&self.members) {
                 Standing::Joined => return Ok(()),
-                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
+                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(POLL),
                 _ => return self.join_state.demand(&self.members),
             }
         }

@@ -49,12 +49,12 @@ pub(crate) struct DrainQueue {
     /// Time of the last message to or from the arbiter.
     last_contact: Tick,
     /// Pieces for targets that are down.
-    pub(crate) stash: Vec<(TargetId, FileId, Piece)>,
+    pub(crate) postponed: Vec<(TargetId, FileId, Piece)>,
 }
 
 impl DrainQueue {
     /// Prefetches the fields that every piece uses.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.waiting, self.filled, self.requested, self.held.len()));
     }
 }
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn slots(&self, plan: &DrainPlan) -> Slots {
-        plan.slots(self.bays.len() as u32, self.servers.len() as u16)
+        plan.slots(self.target_states.len() as u32, self.servers.len() as u16)
     }
 
     /// A write is in the buffer of a server and must be drained.
@@ -126,7 +126,7 @@ impl World {
             held: Vec::new(),
             requested: 0,
             last_contact: Tick(0),
-            stash: Vec::new(),
+            postponed: Vec::new(),
         });
         let id = self.jobs[job as usize].id;
         self.servers[server].drain_queues.push(QueueRef { drain_queue, job, id });
@@ -160,14 +160,14 @@ impl World {
     /// Has a server that does not drain look again when that may change without any event of its own.
     fn consider_later(&mut self, server: usize, plan: &DrainPlan) {
         let state = &self.servers[server];
-        let Some(oldest) = state.ages.oldest().filter(|_| !state.considers && state.up) else { return };
+        let Some(oldest) = state.ages.oldest().filter(|_| !state.will_check && state.up) else { return };
         let at = match plan.pipeline {
             _ if state.filling.is_burst => self.now.after(WINDOW),
             Pipeline::On => oldest.after(plan.trigger.age),
             Pipeline::Off => state.last.after(LULL).after(state.lag),
         };
         if at > self.now && at < Tick(u64::MAX) {
-            self.servers[server].considers = true;
+            self.servers[server].will_check = true;
             self.queue.plan(at, Event::Consider(server as u32));
         }
     }
@@ -182,7 +182,7 @@ impl World {
 
     /// A server looks whether it drains.
     pub(crate) fn consider(&mut self, server: usize) {
-        self.servers[server].considers = false;
+        self.servers[server].will_check = false;
         self.drain_server(server);
     }
 
@@ -373,7 +373,7 @@ impl World {
         state.drain.failed(id);
         state.out -= 1;
         state.waiting += len;
-        self.stash(drain_queue, target);
+        self.postpone(drain_queue, target);
         let Some(plan) = self.drain_plan() else { return };
         if let Some(held) =
             self.drain_queues[drain_queue as usize].held.iter_mut().find(|held| held.target == target)
@@ -386,23 +386,23 @@ impl World {
         self.drain_server(server);
     }
 
-    /// Moves the pieces of a target to the stash.
-    pub(crate) fn stash(&mut self, drain_queue: u32, target: TargetId) {
+    /// Moves the pieces of a target to the postponed.
+    pub(crate) fn postpone(&mut self, drain_queue: u32, target: TargetId) {
         let state = &mut self.drain_queues[drain_queue as usize];
         for (file, piece) in state.drain.remove_target(target) {
             state.waiting -= piece.span.len();
-            state.stash.push((target, file, piece));
+            state.postponed.push((target, file, piece));
         }
         state.requested = state.requested.min(state.waiting);
     }
 
-    /// Moves the pieces of a target back from the stash.
-    pub(crate) fn unstash(&mut self, drain_queue: u32, target: TargetId) {
+    /// Moves the pieces of a target back from the postponed.
+    pub(crate) fn restore_postponed(&mut self, drain_queue: u32, target: TargetId) {
         let (back, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.drain_queues[drain_queue as usize].stash)
+            std::mem::take(&mut self.drain_queues[drain_queue as usize].postponed)
                 .into_iter()
                 .partition(|(one, ..)| *one == target);
-        self.drain_queues[drain_queue as usize].stash = rest;
+        self.drain_queues[drain_queue as usize].postponed = rest;
         for (_, file, piece) in back {
             let layout = self.layout(file);
             let state = &mut self.drain_queues[drain_queue as usize];

@@ -94,7 +94,7 @@ pub(crate) struct Server {
     /// How much later than others it notices that a burst is over.
     pub(crate) lag: Tick,
     /// Whether it will look again whether it drains.
-    pub(crate) considers: bool,
+    pub(crate) will_check: bool,
     /// Jobs that use it.
     jobs: Vec<u32>,
     /// Its drain queues, one per job where targets are granted.
@@ -103,7 +103,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Prefetches the fields that every request uses.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.held, self.running, self.parked.len(), self.drain_queues.len()));
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Vec<Server> {
             ages: Ages::default(),
             filling: Filling::default(),
             lag: Tick(0),
-            considers: false,
+            will_check: false,
             jobs: Vec::new(),
             drain_queues: Vec::new(),
         })

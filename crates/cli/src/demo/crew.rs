@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 /// Messages that wait to be processed; when the queue is full, the jobs wait.
 const QUEUE: usize = 256;
 
@@ -49,7 +49,7 @@ impl Crew {
 
     /// Waits briefly for messages of the jobs and processes one.
     pub(super) fn poll(&mut self) -> Outcome {
-        match self.messages.recv_timeout(GLANCE) {
+        match self.messages.recv_timeout(POLL) {
             Ok((number, word)) => self.process(number, word),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
         }

@@ -117,7 +117,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     }
 
     /// Prefetches the storage.
-    pub(super) fn glance(&self) -> usize {
+    pub(super) fn prefetch(&self) -> usize {
         match self {
             Few::Side(list) => list.len(),
             Few::Tree(tree) => tree.len(),

@@ -121,7 +121,7 @@ impl Ranges {
     }
 
     /// Prefetches the memory that an insertion or removal reads.
-    pub(super) fn glance(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.span.end)
             + self.iter().next().map_or(0, |piece| piece.span.end)
     }

@@ -181,7 +181,7 @@ impl Pick for Heap {
         self.awake.len()
     }
 
-    fn glance(&self, place: usize) -> usize {
+    fn prefetch(&self, place: usize) -> usize {
         self.children[place].at as usize + self.awake.first().map_or(0, |first| first.place as usize)
     }
 }
