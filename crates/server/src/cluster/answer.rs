@@ -7,7 +7,7 @@ use super::{
 use crate::backing::BackingLayer;
 use crate::caller::Caller;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::drain::{DrainEngine, never_drained};
+use crate::drain::{DrainEngine, Statement, never_drained};
 use crate::file_homes::FileHomes;
 use crate::keys::Keys;
 use crate::members::Membership;
@@ -176,7 +176,8 @@ impl PeerAnswers {
                 self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
             }
             PeerRequest::Arbitrate { last_received, fill, wanted, written } => {
-                return Ok(self.engine()?.arbitrate(from, (*last_received, *fill), wanted, written));
+                let statement = Statement { last_received: *last_received, fill: *fill, wanted };
+                return Ok(self.engine()?.arbitrate(from, statement, written));
             }
             PeerRequest::Granted => self.drain.iter().for_each(|engine| engine.request_grants(from)),
             PeerRequest::Order { order, dry_run } => {

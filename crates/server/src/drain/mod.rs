@@ -34,6 +34,7 @@ mod ticket;
 mod worker;
 
 pub use alpha::Alpha;
+pub(crate) use arbiter_rpc::Statement;
 pub(crate) use grant_exchange::converse;
 
 pub use settings::{Described, Draining, Hours, Verify};
@@ -131,7 +132,8 @@ pub(crate) struct DrainParts {
 /// The empty queue of a server, and the number of its workers.
 fn new_queue(
     settings: &Draining,
-    (own, servers): (ServerId, Vec<ServerId>),
+    own: ServerId,
+    servers: Vec<ServerId>,
     targets: &[String],
     now: Instant,
 ) -> Result<(DrainQueue, usize)> {
@@ -165,7 +167,7 @@ impl DrainEngine {
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(own, targets.len(), described, topology)?;
-        let (mut drain_queue, workers) = new_queue(&settings, (own, servers), &targets, now)?;
+        let (mut drain_queue, workers) = new_queue(&settings, own, servers, &targets, now)?;
         backing.all_marked().into_iter().for_each(|file| drain_queue.resume(file));
         Ok(DrainEngine {
             settings,

@@ -1,6 +1,7 @@
 //! The drain queue, shared by the workers and the scanner: files to drain, files being drained, and failures.
 
 use super::alpha::Learner;
+use super::arbiter_rpc::Urgency;
 use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
 use super::grants::{DIRECT, Grants};
@@ -239,7 +240,8 @@ impl DrainQueue {
         if self.order != Order::Trio {
             return;
         }
-        let urgency = (self.priorities.get(&queue).copied().unwrap_or(0), self.fill);
+        let priority = self.priorities.get(&queue).copied().unwrap_or(0);
+        let urgency = Urgency { priority, fill: self.fill };
         let left = self.waiting(queue);
         self.grants.notify(now, queue, urgency, &left);
     }
