@@ -1,6 +1,6 @@
 //! Connects to another server, with the part of the client protocol that servers need.
 
-use crate::config::{Place, TransportSettings};
+use crate::config::{ServerAddress, TransportSettings};
 use crate::framing::{FrameReader, SendQueue, gone, message};
 use crate::key::random;
 use crate::transport::Transport;
@@ -30,14 +30,14 @@ pub(crate) async fn connect_peer(
     let refused = |error: std::io::Error| {
         Error::new(ErrorKind::Unreachable, format!("cannot connect to {address}: {error}"))
     };
-    let (transport, least): (Box<dyn Transport>, _) = match Place::of(address) {
-        Some(Place::Tcp(place)) => {
+    let (transport, least): (Box<dyn Transport>, _) = match ServerAddress::of(address) {
+        Some(ServerAddress::Tcp(place)) => {
             let stream = TcpStream::connect(place).await.map_err(refused)?;
             stream.set_nodelay(true).map_err(|error| gone(&error))?;
             let least = settings.least(stream.peer_addr().map_err(|error| gone(&error))?.ip());
             (Box::new(stream), Some(least))
         }
-        Some(Place::Unix(path)) => {
+        Some(ServerAddress::Unix(path)) => {
             let stream = UnixStream::connect(path).await.map_err(refused)?;
             demand_trusted(address, &stream)?;
             (Box::new(stream), None)

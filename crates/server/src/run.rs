@@ -16,7 +16,7 @@ use crate::log_limit::{LogLimit, about_peer};
 use crate::members::Fixed;
 use crate::session::Sessions;
 use crate::transport::{Listener, Vouch};
-use crate::warm::{Warmth, warm};
+use crate::warm::{Prepared, warm};
 use crate::{cluster, connection, drain, gossip, memory, sweep};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid, shown_time};
@@ -74,7 +74,7 @@ pub struct Running {
     thread: Option<JoinHandle<Result<()>>>,
     join_state: Arc<JoinState>,
     members: Arc<Members>,
-    warmth: Warmth,
+    prepared: Prepared,
 }
 
 /// Stops a server; can be passed to a signal handler.
@@ -169,15 +169,15 @@ fn start(
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(parts.life.stopper());
     let (join_state, members) = (parts.join_state.clone(), parts.members.members());
-    let warmth = Warmth::default();
-    let reached = warmth.clone();
+    let prepared = Prepared::default();
+    let reached = prepared.clone();
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
         .spawn(move || run(&parts, reached, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
         Ok(addresses) => {
-            Ok(Running { stopper, addresses, thread: Some(thread), join_state, members, warmth })
+            Ok(Running { stopper, addresses, thread: Some(thread), join_state, members, prepared })
         }
         // The thread ended before it was ready; its result says why.
         Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
@@ -206,7 +206,7 @@ impl Running {
     /// Whether its memory is prepared for the first burst. It serves before that.
     #[must_use]
     pub fn is_warm(&self) -> bool {
-        self.warmth.is_reached()
+        self.prepared.is_reached()
     }
 
     /// The reason why the other servers refuse its store, if they do.
@@ -274,7 +274,7 @@ fn store_config(config: &Config, members: &Members) -> StoreConfig {
 /// Body of the server's main thread.
 fn run(
     parts: &Composition,
-    warmth: Warmth,
+    prepared: Prepared,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
@@ -285,7 +285,7 @@ fn run(
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
-    let served = runtime.block_on(serve(parts, warmth, ready, listener));
+    let served = runtime.block_on(serve(parts, prepared, ready, listener));
     end(parts, runtime);
     served?;
     memory::end_dead_rings(&parts.store)?;
@@ -303,7 +303,7 @@ fn end(parts: &Composition, runtime: Runtime) {
 
 async fn serve(
     parts: &Composition,
-    warmth: Warmth,
+    prepared: Prepared,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
@@ -338,7 +338,7 @@ async fn serve(
     parts.drain.iter().for_each(|engine| engine.start(&alive));
     parts.mappings.start()?;
     tidy_pipes(parts);
-    start_threads(parts, warmth);
+    start_threads(parts, prepared);
 
     stopped(&mut parts.life.stopping()).await;
     drop(alive);
@@ -377,7 +377,7 @@ fn tidy_pipes(parts: &Composition) {
 }
 
 /// Starts the threads that tidy, consume rings, and prepare memory.
-fn start_threads(parts: &Composition, warmth: Warmth) {
+fn start_threads(parts: &Composition, prepared: Prepared) {
     let clones = || (parts.store.clone(), parts.life.clone());
     let (store, life) = clones();
     tokio::task::spawn_blocking(move || tidy(&store, &life));
@@ -386,7 +386,7 @@ fn start_threads(parts: &Composition, warmth: Warmth) {
         tokio::task::spawn_blocking(move || memory::poll_rings(&store, &life));
     }
     let (store, life) = clones();
-    tokio::task::spawn_blocking(move || warm(&store, &life, &warmth));
+    tokio::task::spawn_blocking(move || warm(&store, &life, &prepared));
 }
 
 /// Starts the tasks that communicate with other servers.

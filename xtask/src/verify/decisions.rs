@@ -63,7 +63,7 @@ const DECISIONS: &[Decision] = &[
     decision("who may take free space", ("SpaceQueue", "is_uncontested"), ["is_uncontested", "finds_space"]),
     decision("who gets space in a full buffer", ("SpaceQueue", "next_job"), ["is_next", "next_parked"]),
     decision("a job's part of the space", ("due_among", "due_among"), ["due_among", "give_space"]),
-    decision("which writes bypass the buffer", ("WriteRouter", "route"), ["way", "arrive"]),
+    decision("which writes bypass the buffer", ("WriteRouter", "route"), ["route_of", "arrive"]),
     decision("which writes bypass a full buffer", ("decide", "decide"), ["write", "arrive"]),
     decision("how many servers and writers use a target", ("slots", "slots"), ["slots", "slots"]),
     decision("who may write to a target", ("Member", "request"), ["request", "request_grants"]),

@@ -69,6 +69,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("veil", "stale"),
     ("visitor", "peer"),
     ("whoever", "the actor's name"),
+    ("warmth", "prepared"),
     ("wish", "placement, or options"),
 ];
 
@@ -106,7 +107,7 @@ const TWINS: &[(&str, &[&str])] = &[
     ),
     // The blocking client mirrors the other one.
     ("crates/client", &["Client", "File", "ReadDir"]),
-    ("crates/server", &["Membership", "Place"]),
+    ("crates/server", &["Membership"]),
 ];
 
 /// Public names that several crates define. This list only shrinks.
