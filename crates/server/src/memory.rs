@@ -299,8 +299,8 @@ fn tend_rings(data: &Data, idle: Duration) -> Result<usize> {
     Ok(gone)
 }
 
-/// Removes the rings of clients that are gone, when the server stops: the next server process must find only those of
-/// live ones.
+/// Removes the rings of clients that are gone: before the server serves, and when it stops, because the next server
+/// process must find only those of live ones.
 pub(crate) fn end_dead_rings(store: &Store) -> Result<()> {
     tend_rings(store.data(), Duration::MAX).map(drop)
 }

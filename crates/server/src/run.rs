@@ -164,6 +164,8 @@ fn start(
     }
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = %store.start(), %recovery, "opened the store");
+    // Their clients died while no server ran.
+    memory::end_dead_rings(&store)?;
     let members = Arc::new(Fixed::new(members));
     let parts = compose(config, (store, begin.elapsed()), backend, members)?;
     let (ready, is_ready) = mpsc::channel();
