@@ -367,15 +367,15 @@ mod tests {
 
     #[test]
     fn two_public_types_of_one_name_in_a_crate_are_found() {
-        let twice = [("crates/a/src/x.rs", "pub struct Part;"), ("crates/a/src/y.rs", "pub enum Part {}")];
+        let twice = [("crates/a/src/x.rs", "pub struct Wheel;"), ("crates/a/src/y.rs", "pub enum Wheel {}")];
         assert_eq!(found(&twice), ["crates/a/src/y.rs:1"]);
         let inside =
-            [("crates/a/src/x.rs", "pub struct Part;"), ("crates/a/src/y.rs", "pub(crate) struct Part;")];
+            [("crates/a/src/x.rs", "pub struct Wheel;"), ("crates/a/src/y.rs", "pub(crate) struct Wheel;")];
         assert_eq!(found(&inside), ["crates/a/src/y.rs:1"]);
         let apart = [("crates/a/src/x.rs", "pub struct Wheel;"), ("crates/b/src/y.rs", "pub enum Wheel {}")];
         assert_eq!(found(&apart), ["crates/b/src/y.rs:1"], "a reader of both crates knows one name");
         let private =
-            [("crates/a/src/x.rs", "pub struct Part;"), ("crates/a/src/y.rs", "pub(super) struct Part;")];
+            [("crates/a/src/x.rs", "pub struct Wheel;"), ("crates/a/src/y.rs", "pub(super) struct Wheel;")];
         assert!(found(&private).is_empty(), "modules have names of their own");
         let tests = "#[cfg(test)]\nmod tests {\n    pub(crate) struct Wheel;\n}";
         assert!(
