@@ -41,8 +41,8 @@ fn main() -> ExitCode {
             println!("{}", args::USAGE);
             Ok(())
         }
-        Command::Test(wish) => suite::run(&wish),
-        Command::Soak(wish) => soak::run(&wish),
+        Command::Test(options) => suite::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Verify(only) => verify::run(&only),
         Command::Bench(words) => bench::run(&words),
         Command::Book { html } => book::run(html),

@@ -8,17 +8,17 @@ use crate::runner::{Pick, Runner};
 use crate::{embedded, seed, shell};
 use std::time::{Duration, Instant};
 
-pub(crate) fn run(wish: &Soak) -> Result<(), String> {
+pub(crate) fn run(options: &Soak) -> Result<(), String> {
     let runner = Runner::find();
     embedded::build()?;
     shell::run(&mut runner.build())?;
     let start = Instant::now();
-    let end = start + Duration::from_secs(wish.minutes.saturating_mul(60));
-    let go_on = |done| goes_on(done, wish.rounds, Instant::now() < end);
-    let rounds = soak(wish, go_on, |seed| {
-        let mut tests = runner.run(Pick::Random, &wish.names, &[]);
+    let end = start + Duration::from_secs(options.minutes.saturating_mul(60));
+    let go_on = |done| goes_on(done, options.rounds, Instant::now() < end);
+    let rounds = soak(options, go_on, |seed| {
+        let mut tests = runner.run(Pick::Random, &options.names, &[]);
         tests.env(seed::SEED, seed.to_string()).env(seed::PROPTEST_SEED, seed.to_string());
-        shell::run(tests.env(seed::SOAK_SECONDS, wish.seconds.to_string()))
+        shell::run(tests.env(seed::SOAK_SECONDS, options.seconds.to_string()))
     })?;
     println!("soaked {} with {rounds} seeds: nothing found", shell::clock(start.elapsed()));
     Ok(())
@@ -31,29 +31,30 @@ fn goes_on(done: u64, rounds: Option<u64>, time_left: bool) -> bool {
 
 /// Plays one round per seed until told to stop, and returns how many; a failure names the command that replays it.
 fn soak(
-    wish: &Soak,
+    options: &Soak,
     go_on: impl Fn(u64) -> bool,
     mut round: impl FnMut(u64) -> Result<(), String>,
 ) -> Result<u64, String> {
     let mut done = 0;
-    for seed in seed::sequence(wish.seed.unwrap_or_else(seed::fresh)) {
+    for seed in seed::sequence(options.seed.unwrap_or_else(seed::fresh)) {
         if !go_on(done) {
             break;
         }
         done += 1;
         println!("round {done}: {}={seed}", seed::SEED);
-        round(seed)
-            .map_err(|why| format!("{why}\nseed {seed} failed; replay it with\n  {}", replay(seed, wish)))?;
+        round(seed).map_err(|why| {
+            format!("{why}\nseed {seed} failed; replay it with\n  {}", replay(seed, options))
+        })?;
     }
     Ok(done)
 }
 
-fn replay(seed: u64, wish: &Soak) -> String {
+fn replay(seed: u64, options: &Soak) -> String {
     let mut line = format!("cargo xtask soak --rounds 1 --seed {seed}");
-    if wish.seconds != ROUND_SECONDS {
-        line.push_str(&format!(" --seconds {}", wish.seconds));
+    if options.seconds != ROUND_SECONDS {
+        line.push_str(&format!(" --seconds {}", options.seconds));
     }
-    for name in &wish.names {
+    for name in &options.names {
         line.push_str(&format!(" {name}"));
     }
     line
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
     use crate::args::{self, Command};
 
-    fn wish(seed: u64, names: &[&str]) -> Soak {
+    fn options(seed: u64, names: &[&str]) -> Soak {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Soak { minutes: 1, rounds: None, seconds: ROUND_SECONDS, seed: Some(seed), names }
     }
@@ -80,7 +81,7 @@ mod tests {
     fn every_round_has_its_own_seed() {
         let mut seeds = Vec::new();
         let done = soak(
-            &wish(3, &[]),
+            &options(3, &[]),
             |done| done < 4,
             |seed| {
                 seeds.push(seed);
@@ -95,15 +96,15 @@ mod tests {
     fn a_failure_stops_the_soak_and_names_the_command_that_repeats_it() {
         let bad = seed::sequence(3).nth(2).unwrap();
         let fails = |seed| if seed == bad { Err("tests failed".to_owned()) } else { Ok(()) };
-        let why = soak(&wish(3, &["crash"]), |_| true, fails).unwrap_err();
+        let why = soak(&options(3, &["crash"]), |_| true, fails).unwrap_err();
         let command = why.lines().last().unwrap().trim();
         assert_eq!(command, format!("cargo xtask soak --rounds 1 --seed {bad} crash"));
-        let long = Soak { seconds: 60, ..wish(3, &[]) };
+        let long = Soak { seconds: 60, ..options(3, &[]) };
         assert_eq!(replay(7, &long), "cargo xtask soak --rounds 1 --seed 7 --seconds 60");
 
         let words: Vec<String> = command.split_whitespace().skip(2).map(str::to_owned).collect();
         let Ok(Command::Soak(again)) = args::parse(&words) else { panic!("{command}") };
         assert_eq!((again.seed, again.rounds, again.names), (Some(bad), Some(1), vec!["crash".to_owned()]));
-        assert!(soak(&wish(again.seed.unwrap(), &[]), |done| done < 1, fails).is_err());
+        assert!(soak(&options(again.seed.unwrap(), &[]), |done| done < 1, fails).is_err());
     }
 }

@@ -15,17 +15,17 @@ const BUDGET: Duration = Duration::from_secs(15 * 60);
 /// A test that skips appends a line to this file, since runners hide what a passing test prints.
 const SKIP_LOG: &str = "FOREBAY_SKIP_LOG";
 
-pub(crate) fn run(wish: &Test) -> Result<(), String> {
-    let seed = seed::for_suite(wish.seed, std::env::var(seed::SEED).ok().as_ref())?;
+pub(crate) fn run(options: &Test) -> Result<(), String> {
+    let seed = seed::for_suite(options.seed, std::env::var(seed::SEED).ok().as_ref())?;
     let mut book = Book::default();
-    let machine = book.time("machine", || machine::prepare(!wish.no_install));
+    let machine = book.time("machine", || machine::prepare(!options.no_install));
     let runner = Runner::find();
     let skip_log = shell::target_dir().join("skipped-tests");
     if skip_log.exists() {
         std::fs::remove_file(&skip_log)
             .map_err(|why| format!("cannot remove {}: {why}", skip_log.display()))?;
     }
-    let whole = wish.names.is_empty() && wish.runner_args.is_empty();
+    let whole = options.names.is_empty() && options.runner_args.is_empty();
 
     println!(
         "running {} with {}={seed}",
@@ -33,11 +33,11 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
         seed::SEED
     );
     let mut failures = Vec::new();
-    let built = book.time("build", || build(runner, whole, wish));
+    let built = book.time("build", || build(runner, whole, options));
     match built {
         Err(why) => failures.push(why),
         Ok(()) => {
-            let mut tests = runner.run(Pick::All, &wish.names, &wish.runner_args);
+            let mut tests = runner.run(Pick::All, &options.names, &options.runner_args);
             let tests = with_environment(&mut tests, seed, &machine, &skip_log);
             failures.extend(book.time("tests", || shell::run(tests)).err());
             if whole {
@@ -65,8 +65,8 @@ pub(crate) fn run(wish: &Test) -> Result<(), String> {
 
 /// Builds the embedded libraries and, for a run of the whole suite, everything else. A run of a few packages leaves the
 /// libraries to the build script, if one of those packages needs them.
-fn build(runner: Runner, whole: bool, wish: &Test) -> Result<(), String> {
-    if !crate::runner::names_package(&wish.runner_args) {
+fn build(runner: Runner, whole: bool, options: &Test) -> Result<(), String> {
+    if !crate::runner::names_package(&options.runner_args) {
         embedded::build()?;
     }
     if whole { shell::run(&mut runner.build()) } else { Ok(()) }

@@ -31,7 +31,7 @@ const SHARDS: Bytes = Bytes::mib(512);
 pub(crate) const LITTLE: Bytes = Bytes::mib(64);
 
 /// Poll interval while the memory of the servers is prepared.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 /// Timeout of that.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -127,7 +127,7 @@ fn wait_until_warm(running: &[Running]) -> Outcome {
         if begin.elapsed() > PATIENCE {
             return Err("the memory of the servers was not ready in time".into());
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL);
     }
     Ok(())
 }

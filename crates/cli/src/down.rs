@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Stops all servers of the service, on all hosts.
+/// Stops all shards of the service, on all hosts.
 #[derive(Args)]
 pub(crate) struct Down {
-    /// Stop only the servers of this host, named as in the list of servers
+    /// Stop only the shards of this host, named as in the list of servers
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl Down {
         let mut meant: Vec<&Member> = members.all().iter().filter(|member| self.is_meant(member)).collect();
         if meant.is_empty() {
             let text = format!(
-                "no server of the service is on host {}: {members}",
+                "no shard of the service is on host {}: {members}",
                 self.host.as_deref().unwrap_or("")
             );
             return Err(Failure::Usage(text));
@@ -89,7 +89,7 @@ impl Down {
                 );
                 return Err(Failure::Failed(text));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL);
         }
         Ok(())
     }
@@ -108,12 +108,12 @@ fn host_of(member: &Member) -> Option<&str> {
     Some(host.trim_start_matches('[').trim_end_matches(']'))
 }
 
-/// Reports that servers of several hosts were stopped, and which stores keep their memory.
+/// Reports that shards of several hosts were stopped, and which stores keep their memory.
 fn notify(stopped: &[Stopped<'_>], all: bool) -> Outcome {
     let hosts: BTreeSet<&str> = stopped.iter().filter_map(|one| host_of(one.member)).collect();
     if all && hosts.len() > 1 {
         output::text(format_args!(
-            "stopped {} servers on {} hosts ({}); \"forebay down --host HOST\" stops those of one",
+            "stopped {} shards on {} hosts ({}); \"forebay down --host HOST\" stops those of one",
             stopped.len(),
             hosts.len(),
             hosts.into_iter().collect::<Vec<_>>().join(", ")

@@ -11,7 +11,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 const STYLE: &str = "{prefix:24!} {bar:32} {bytes:>11} of {total_bytes:<11} {msg}";
 
 #[derive(Args)]
@@ -49,7 +49,7 @@ pub(crate) fn await_end(client: &Client, mut report: DrainReport) -> Outcome<Dra
     let bars = Bars::new(&report);
     while let Some(ticket) = report.ticket.filter(|ticket| !ticket.done) {
         bars.show(&report);
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL);
         report = client.drain_state(Some(ticket.id))?;
     }
     bars.clear();

@@ -6,7 +6,7 @@ use crate::view::table;
 use crate::{human, output};
 use clap::{Args, Subcommand};
 use forebay_client::{KeyCall, KeyReply, UserKey};
-use forebay_model::{ServerId, Time};
+use forebay_model::{ServerId, Time, parse_time};
 use forebay_wire::{ConnectionKey, Key};
 use serde::Serialize;
 use std::fmt;
@@ -74,7 +74,7 @@ impl Command {
 
 impl Grant {
     fn run(&self) -> Outcome {
-        let validity = self.expires.as_deref().map(read_time).transpose()?;
+        let validity = self.expires.as_deref().map(read_validity).transpose()?;
         let expires = validity.map(|validity| now().saturating_add(validity.as_secs()));
         let path = self.out.clone().unwrap_or_else(|| PathBuf::from(format!("{}.key", self.user)));
         // Create the file first: a key that cannot be stored is not created.
@@ -172,20 +172,13 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// `90m`, `12h`, `30d`, `4w`.
-fn read_time(text: &str) -> Outcome<Duration> {
+/// How long a key is valid: `90m`, `12h`, `30d`, `4w`.
+fn read_validity(text: &str) -> Outcome<Duration> {
     let wrong = || Failure::Usage(format!("\"{text}\" is no time: write 90m, 12h, 30d or 4w"));
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let seconds: u64 = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        'w' => 7 * 86_400,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    count.checked_mul(seconds).filter(|&all| all > 0).map(Duration::from_secs).ok_or_else(wrong)
+    // A number without a unit may be meant in any.
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    let validity = parse_time(text).ok().filter(|validity| has_unit && validity.as_secs() > 0);
+    validity.ok_or_else(wrong)
 }
 
 fn date(seconds: u64) -> String {
@@ -252,10 +245,10 @@ mod tests {
         for (text, seconds) in
             [("90m", 5400), ("12h", 43_200), ("30d", 2_592_000), ("4w", 2_419_200), ("1s", 1)]
         {
-            assert_eq!(read_time(text).unwrap(), Duration::from_secs(seconds));
+            assert_eq!(read_validity(text).unwrap(), Duration::from_secs(seconds));
         }
         for wrong in ["", "d", "0d", "-1d", "12", "1y", "1.5h", "99999999999999999w", "é"] {
-            assert!(read_time(wrong).is_err(), "{wrong}");
+            assert!(read_validity(wrong).is_err(), "{wrong}");
         }
     }
 }

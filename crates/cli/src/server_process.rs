@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Settings of the server beside its arguments: it serves only the user who started it.
 const SETTINGS: &str =
     "[server]\nowner_only = true\nroot_mode = 0o700\n[server.drain]\nverify = 'read_back'\n";
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 
 /// A directory, and the server that runs in it. Dropping it stops the server; the store stays.
 pub(crate) struct ServerProcess {
@@ -153,7 +153,7 @@ impl ServerProcess {
             if !matches!(server.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL);
         }
         let _ = server.kill();
         let _ = server.wait();

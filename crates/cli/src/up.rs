@@ -71,8 +71,8 @@ pub(crate) struct Up {
     #[arg(long = "servers", value_name = "N", hide = true, value_parser = refuse_servers)]
     #[allow(dead_code, reason = "it cannot be given")]
     retired: Option<Infallible>,
-    /// This server's number in the list of servers in forebay.toml
-    #[arg(long, value_name = "N")]
+    /// The number of this process's shard in the list in forebay.toml
+    #[arg(long = "shard", alias = "server", value_name = "N")]
     pub(crate) server: Option<u16>,
     /// Another server of the service, as tcp:host:port; may be given several times
     #[arg(long = "peer", value_name = "ADDR")]

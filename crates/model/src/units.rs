@@ -1,8 +1,9 @@
-//! Byte quantities in human-readable form.
+//! Quantities in human-readable form: bytes, rates, times.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A number of bytes. Parses `4GiB`, `1.5 MB`, `4096`; prints the largest unit that stays readable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
@@ -81,9 +82,80 @@ impl FromStr for Bytes {
     }
 }
 
+/// Units of time, in milliseconds.
+const TIMES: [(&[&str], u64); 6] = [
+    (&["ms"], 1),
+    (&["s", "sec", "second", "seconds"], 1_000),
+    (&["min", "m", "minute", "minutes"], 60_000),
+    (&["h", "hour", "hours"], 3_600_000),
+    (&["d", "day", "days"], 86_400_000),
+    (&["w", "week", "weeks"], 604_800_000),
+];
+
+/// The length of one unit of time: `ms`, `s`, `min`, `h`, `d`, `w`.
+#[must_use]
+pub fn time_unit(name: &str) -> Option<Duration> {
+    let unit = TIMES.iter().find(|(names, _)| names.contains(&name));
+    unit.map(|(_, millis)| Duration::from_millis(*millis))
+}
+
+/// Parses a length of time: `30s`, `500 ms`, `2min`, or a number of seconds.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let help = || format!("\"{text}\" is not a time: write a number and a unit, such as 500ms, 30s or 2min");
+    let number: u64 = text[..split].parse().map_err(|_| help())?;
+    let unit = match text[split..].trim() {
+        "" => Duration::from_secs(1),
+        unit => time_unit(unit).ok_or_else(help)?,
+    };
+    let millis = u64::try_from(unit.as_millis()).ok().and_then(|unit| number.checked_mul(unit));
+    millis.map(Duration::from_millis).ok_or_else(|| format!("\"{text}\" is too long"))
+}
+
+/// Parses a rate per second: `400MiB/s`.
+pub fn parse_rate(text: &str) -> Result<Bytes, String> {
+    let help = || format!("\"{text}\" is not a rate: write a size per second, such as 400MiB/s");
+    let size = text.trim();
+    let size = size.strip_suffix("/s").unwrap_or(size);
+    match size.parse::<Bytes>().map_err(|_| help())? {
+        Bytes(0) => Err(format!("\"{text}\" is not a positive rate: omit it for no modelled device")),
+        rate => Ok(rate),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_read() {
+        for (text, bytes) in [("400MiB/s", 400 << 20), ("1 GB/s", 1_000_000_000), ("77", 77)] {
+            assert_eq!(parse_rate(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for bad in ["", "0", "0MiB/s", "fast", "3MiB/min", "MiB/s"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, millis) in [
+            ("30s", 30_000),
+            ("30", 30_000),
+            ("500 ms", 500),
+            ("2min", 120_000),
+            ("90m", 5_400_000),
+            ("1h", 3_600_000),
+            ("30d", 2_592_000_000),
+            ("4w", 2_419_200_000),
+        ] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in ["", "s", "-1s", "1.5s", "3 moons", "99999999999999999999s", "18446744073709551615h"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_parsed_and_printed() {

@@ -294,8 +294,9 @@ mod tests {
         assert_eq!(permits.len(), 2, "a quarter of eight");
         assert!(now(old[0].must_leave()).is_none(), "a place is free");
         let new: Vec<Place> = (0..2).map(|_| connect(&accept_limiter, "::ffff:10.0.0.1").unwrap()).collect();
-        let told: Vec<bool> = old.iter().chain(&new).map(|place| now(place.must_leave()).is_some()).collect();
-        assert_eq!(told, [true, true, false, false, false], "also those that are in their handshake");
+        let evicted: Vec<bool> =
+            old.iter().chain(&new).map(|place| now(place.must_leave()).is_some()).collect();
+        assert_eq!(evicted, [true, true, false, false, false], "also those that are in their handshake");
         let elsewhere = connect(&accept_limiter, "10.0.0.2").unwrap();
         assert!(now(elsewhere.handshake_permit()).is_some());
         drop((permits, old, new, elsewhere));

@@ -410,7 +410,7 @@ impl Config {
             let text = format!("servers: server {} is not in its own list ({members})", self.server);
             return Err(invalid(text));
         }
-        match members.all().iter().find(|member| Place::of(&member.address).is_none()) {
+        match members.all().iter().find(|member| ServerAddress::of(&member.address).is_none()) {
             Some(Member { address, .. }) => Err(invalid(format!(
                 "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
             ))),
@@ -424,8 +424,8 @@ impl Config {
     pub(crate) fn other_hosts(&self) -> Vec<String> {
         let members = self.servers.iter().filter(|member| member.server != self.server);
         let all = members.map(|member| &member.address).chain(&self.peers);
-        all.filter_map(|address| match Place::of(address) {
-            Some(Place::Tcp(place)) => Some(place.to_owned()),
+        all.filter_map(|address| match ServerAddress::of(address) {
+            Some(ServerAddress::Tcp(place)) => Some(place.to_owned()),
             _ => None,
         })
         .collect()
@@ -518,18 +518,18 @@ impl Config {
 }
 
 /// The address of a server.
-pub(crate) enum Place<'a> {
+pub(crate) enum ServerAddress<'a> {
     /// `host:port`.
     Tcp(&'a str),
     /// Path of a Unix socket.
     Unix(&'a Path),
 }
 
-impl Place<'_> {
-    pub(crate) fn of(address: &str) -> Option<Place<'_>> {
+impl ServerAddress<'_> {
+    pub(crate) fn of(address: &str) -> Option<ServerAddress<'_>> {
         match address.strip_prefix("unix:") {
-            Some(path) => path.starts_with('/').then(|| Place::Unix(Path::new(path))),
-            None => host_and_port(address).map(Place::Tcp),
+            Some(path) => path.starts_with('/').then(|| ServerAddress::Unix(Path::new(path))),
+            None => host_and_port(address).map(ServerAddress::Tcp),
         }
     }
 }

@@ -74,14 +74,20 @@ fn answer_room(shared: &Connections, uid: Uid) -> AnswerRoom {
     AnswerRoom::new(most, shared.users.answers.of(uid), shared.times.answer)
 }
 
-/// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
-pub(crate) async fn serve(
-    shared: Arc<Connections>,
+/// A peer after the handshake, or why it is refused.
+struct Arrival {
+    peer: Result<AuthenticatedPeer>,
+    frame_reader: FrameReader,
+    send_queue: SendQueue,
+}
+
+/// Receives the handshake of a peer; `None` if the connection ended before it was complete.
+async fn arrive(
+    shared: &Connections,
     transport: Box<dyn Transport>,
     vouch: Vouch,
-    place: Place,
-) {
-    let local = !matches!(vouch, Vouch::Key(_));
+    place: &Place,
+) -> Option<Arrival> {
     let times = shared.times;
     let mut stopping = shared.life.stopping();
     let deadline = Instant::now() + times.handshake;
@@ -94,27 +100,47 @@ pub(crate) async fn serve(
     // A peer whose first message has not arrived in full takes no handshake permit and no buffer memory.
     tokio::select! {
         spoken = timeout_at(deadline, transport.first_frame()) => if !matches!(spoken, Ok(Ok(()))) {
-            return about_peer!(shared.log, "closed the connection of a silent peer");
+            about_peer!(shared.log, "closed the connection of a silent peer");
+            return None;
         },
-        () = place.must_leave() => return evicted(),
-        () = stopped(&mut stopping) => return,
+        () = place.must_leave() => {
+            evicted();
+            return None;
+        }
+        () = stopped(&mut stopping) => return None,
     }
     let (reading, writing) = transport.split();
     let (mut frame_reader, mut send_queue) =
         (FrameReader::new(reading), SendQueue::new(writing, times.answer));
-    let handshake = handshake::receive(&shared.handshakes, vouch, &place, &mut frame_reader, &mut send_queue);
-    let met = tokio::select! {
-        met = timeout_at(deadline, handshake) => met,
-        () = place.must_leave() => return evicted(),
-        () = stopped(&mut stopping) => return,
+    let handshake = handshake::receive(&shared.handshakes, vouch, place, &mut frame_reader, &mut send_queue);
+    let received = tokio::select! {
+        received = timeout_at(deadline, handshake) => received,
+        () = place.must_leave() => {
+            evicted();
+            return None;
+        }
+        () = stopped(&mut stopping) => return None,
     };
-    let met = met.unwrap_or_else(|_| {
+    let peer = received.unwrap_or_else(|_| {
         Err(Error::new(
             ErrorKind::Unreachable,
             format!("no handshake within {}", shown_time(times.handshake)),
         ))
     });
-    let entered = met.and_then(|peer| enter(&shared, peer, &frame_reader));
+    Some(Arrival { peer, frame_reader, send_queue })
+}
+
+/// Serves a peer. Its place in the accept limiter covers the handshake only; authenticated peers have a separate limit.
+pub(crate) async fn serve(
+    shared: Arc<Connections>,
+    transport: Box<dyn Transport>,
+    vouch: Vouch,
+    place: Place,
+) {
+    let local = !matches!(vouch, Vouch::Key(_));
+    let Some(arrival) = arrive(&shared, transport, vouch, &place).await else { return };
+    let Arrival { peer, frame_reader, mut send_queue } = arrival;
+    let entered = peer.and_then(|peer| enter(&shared, peer, &frame_reader));
     drop(place);
     let Entered { peer, session, connection_epoch, job, _share, _place, _attached } = match entered {
         Ok(entered) => entered,
@@ -126,7 +152,7 @@ pub(crate) async fn serve(
     let (uid, label, channel) = (peer.identity.uid, &peer.hello.job.label, peer.hello.channel);
     tracing::debug!(%uid, job = %label, channel = variant_name(&channel), "connected");
     let mut connection = Connection {
-        stopping,
+        stopping: shared.life.stopping(),
         peer_identity: PeerIdentity {
             session,
             connection_epoch: connection_epoch.clone(),
@@ -144,35 +170,11 @@ pub(crate) async fn serve(
         answers: answer_room(&shared, uid),
         shared: shared.clone(),
     };
-    let Connection { frame_reader, send_queue, .. } = &mut connection;
-    let served = match handshake::welcome(
-        &shared.handshakes,
-        &peer,
-        connection_epoch.number(),
-        frame_reader,
-        send_queue,
-    )
-    .await
-    {
-        Ok(()) => match channel {
-            Channel::Control => control::serve(&mut connection).await,
-            Channel::Data => data::serve(&mut connection).await,
-        },
-        Err(error) => Err(error),
-    };
-    match served {
+    match connection.serve_requests(&peer, connection_epoch.number()).await {
         Ok(()) => tracing::debug!(%uid, job = %label, "disconnected"),
         Err(error) => about_peer!(shared.log, %uid, job = %label, %error, "disconnected"),
     }
-    // Deliver pending answers if possible.
-    let _ = connection.send_queue.flush().await;
-    connection.send_queue.close().await;
-    let Connection { peer_identity, queue, .. } = connection;
-    if let Some(queue) = queue {
-        queue.end(&shared.shm_queues);
-        queue.finished().await;
-    }
-    shared.sessions.leave(peer_identity.session);
+    connection.end().await;
 }
 
 /// The resources of an admitted peer.
@@ -250,6 +252,27 @@ pub(crate) enum Waited {
 }
 
 impl Connection {
+    /// Welcomes the peer, and serves its requests until it disconnects.
+    async fn serve_requests(&mut self, peer: &AuthenticatedPeer, epoch: u64) -> Result<()> {
+        let Connection { shared, frame_reader, send_queue, .. } = self;
+        handshake::welcome(&shared.handshakes, peer, epoch, frame_reader, send_queue).await?;
+        match peer.hello.channel {
+            Channel::Control => control::serve(self).await,
+            Channel::Data => data::serve(self).await,
+        }
+    }
+
+    /// Delivers pending answers if possible, and gives up what the connection held.
+    async fn end(mut self) {
+        let _ = self.send_queue.flush().await;
+        self.send_queue.close().await;
+        if let Some(queue) = self.queue {
+            queue.end(&self.shared.shm_queues);
+            queue.finished().await;
+        }
+        self.shared.sessions.leave(self.peer_identity.session);
+    }
+
     /// The header of the next frame, once it has arrived. `None` if the server is stopping.
     pub(crate) fn frame(&mut self) -> Result<Option<Header>> {
         if *self.stopping.borrow() { Ok(None) } else { self.frame_reader.frame() }

@@ -1,6 +1,6 @@
 //! Connects to another server, with the part of the client protocol that servers need.
 
-use crate::config::{Place, TransportSettings};
+use crate::config::{ServerAddress, TransportSettings};
 use crate::framing::{FrameReader, SendQueue, gone, message};
 use crate::key::random;
 use crate::transport::Transport;
@@ -30,14 +30,14 @@ pub(crate) async fn connect_peer(
     let refused = |error: std::io::Error| {
         Error::new(ErrorKind::Unreachable, format!("cannot connect to {address}: {error}"))
     };
-    let (transport, least): (Box<dyn Transport>, _) = match Place::of(address) {
-        Some(Place::Tcp(place)) => {
+    let (transport, least): (Box<dyn Transport>, _) = match ServerAddress::of(address) {
+        Some(ServerAddress::Tcp(place)) => {
             let stream = TcpStream::connect(place).await.map_err(refused)?;
             stream.set_nodelay(true).map_err(|error| gone(&error))?;
             let least = settings.least(stream.peer_addr().map_err(|error| gone(&error))?.ip());
             (Box::new(stream), Some(least))
         }
-        Some(Place::Unix(path)) => {
+        Some(ServerAddress::Unix(path)) => {
             let stream = UnixStream::connect(path).await.map_err(refused)?;
             demand_trusted(address, &stream)?;
             (Box::new(stream), None)
@@ -50,7 +50,7 @@ pub(crate) async fn connect_peer(
     let welcome = match least {
         Some(least) => prove(address, key, least, &hello, &mut frame_reader, &mut send_queue).await?,
         None => {
-            send_queue.say(FrameKind::Hello, 0, &hello)?;
+            send_queue.queue(FrameKind::Hello, 0, &hello)?;
             send_queue.flush().await.map_err(|error| gone(&error))?;
             let Greeting::Welcome(welcome) = greeting(&mut frame_reader).await? else {
                 return Err(Error::new(
@@ -88,7 +88,7 @@ async fn prove(
     send_queue: &mut SendQueue,
 ) -> Result<Welcome> {
     let (initiator, opening) = Initiator::open(&key.clone().into(), least, hello)?;
-    send_queue.say(FrameKind::Hello, 0, &opening)?;
+    send_queue.queue(FrameKind::Hello, 0, &opening)?;
     send_queue.flush().await.map_err(|error| gone(&error))?;
     let Greeting::Challenge { noise } = greeting(frame_reader).await? else {
         let text = format!("{address} did not prove that it holds the key");
@@ -97,7 +97,7 @@ async fn prove(
     let Agreed { level, sealer, opener } = initiator.finish(&noise)?;
     send_queue.seal(sealer);
     frame_reader.seal(opener);
-    send_queue.say(FrameKind::Proof, 0, &Proof {})?;
+    send_queue.queue(FrameKind::Proof, 0, &Proof {})?;
     send_queue.flush().await.map_err(|error| gone(&error))?;
     let Greeting::Welcome(welcome) = greeting(frame_reader).await? else {
         return Err(Error::new(ErrorKind::Protocol, format!("{address} challenged a second time")));
@@ -164,13 +164,13 @@ mod tests {
         let own = dir.path().join("own");
         let listener = UnixListener::bind(&own).unwrap();
         let address = format!("unix:{}", own.display());
-        let heard = tokio::task::spawn_blocking(move || {
+        let received = tokio::task::spawn_blocking(move || {
             std::io::Read::read_exact(&mut listener.accept().unwrap().0, &mut [0]).unwrap();
         });
         tokio::select! {
-            heard = heard => heard.unwrap(),
+            received = received => received.unwrap(),
             done = connect_peer(&address, &key, settings, ServerId(0), patience) => {
-                assert!(done.is_err(), "it closes the connection once it has heard this server");
+                assert!(done.is_err(), "it closes the connection once it has received this server");
             }
         }
     }

@@ -158,7 +158,9 @@ impl DataConnection<'_> {
             return self.append(caller, token, &layout, &hold, payload).await;
         }
         let span = offset.and_then(|offset| Span::at(offset, u64::from(len)));
-        if let Some(span) = span.filter(|&span| self.on.direct.way(token.file, Some(span)) == Route::Direct) {
+        if let Some(span) =
+            span.filter(|&span| self.on.direct.route_of(token.file, Some(span)) == Route::Direct)
+        {
             return self.write_directly(caller, token, span, &hold, payload).await;
         }
         let mut first = VecDeque::new();

@@ -68,47 +68,25 @@ impl RequestServer {
         caller: Caller,
         request: Request,
     ) -> Begun {
-        let (whose, work) = (job, || (self.clone(), job.clone()));
         let entry = match class {
             Class::Urgent | Class::Data => {
                 return Begun::Done(Some(answer(self.requests.handle(&caller, &request))));
             }
-            Class::Memory => {
-                let (memory, job) = (self.memory.clone(), job.clone());
-                let served = async move { Some(memory.serve(&job, &caller, &request).await) };
-                let mut served = Box::pin(served);
-                // Usually the future is ready at once.
-                return match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(answer) => Begun::Done(answer),
-                    Poll::Pending => Begun::Later(served),
-                };
-            }
+            Class::Memory => return self.serve_memory(job, caller, request),
             Class::Peer | Class::WaitsForPeers => None,
-            _ if !self.life.serves() => {
-                let (server, job) = work();
-                return Begun::Later(Box::pin(async move {
-                    server.life.serving().await;
-                    if let Some(listing) = Listing::asked_by(&request) {
-                        return server.listings.make(&job, caller, listing).await;
-                    }
-                    match server.enter(&job) {
-                        Ok(entry) => server.later(&job, caller, request, class, Some(entry)).await,
-                        Err(error) => Some(Err(error)),
-                    }
-                }));
-            }
+            _ if !self.life.serves() => return self.serve_once_ready(class, job, caller, request),
             Class::Listing => {
                 let listing = Listing::asked_by(&request).expect("requests of this class are listings");
                 return self.listings.begin(job, caller, listing);
             }
-            Class::Usual | Class::Slow | Class::Backing => match self.enter(whose) {
+            Class::Usual | Class::Slow | Class::Backing => match self.enter(job) {
                 Ok(entry) => Some(entry),
                 Err(error) => return Begun::Done(Some(Err(error))),
             },
         };
         match (class, entry) {
             (Class::Usual, Some(Entry::Now(turn))) => {
-                whose.got(&turn);
+                job.got(&turn);
                 // Before a back end the request may wait, and other requests should not wait for its turn.
                 let _turn = (!self.has_backing).then_some(turn);
                 match self.requests.handle(&caller, &request) {
@@ -121,10 +99,42 @@ impl RequestServer {
                 }
             }
             (class, entry) => {
-                let (server, job) = work();
+                let (server, job) = (self.clone(), job.clone());
                 Begun::Later(Box::pin(async move { server.later(&job, caller, request, class, entry).await }))
             }
         }
+    }
+
+    fn serve_memory(&self, job: &Arc<Membership>, caller: Caller, request: Request) -> Begun {
+        let (memory, job) = (self.memory.clone(), job.clone());
+        let served = async move { Some(memory.serve(&job, &caller, &request).await) };
+        let mut served = Box::pin(served);
+        // Usually the future is ready at once.
+        match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Begun::Done(answer),
+            Poll::Pending => Begun::Later(served),
+        }
+    }
+
+    /// Serves a request when the server has recovered.
+    fn serve_once_ready(
+        self: &Arc<RequestServer>,
+        class: Class,
+        job: &Arc<Membership>,
+        caller: Caller,
+        request: Request,
+    ) -> Begun {
+        let (server, job) = (self.clone(), job.clone());
+        Begun::Later(Box::pin(async move {
+            server.life.serving().await;
+            if let Some(listing) = Listing::asked_by(&request) {
+                return server.listings.make(&job, caller, listing).await;
+            }
+            match server.enter(&job) {
+                Ok(entry) => server.later(&job, caller, request, class, Some(entry)).await,
+                Err(error) => Some(Err(error)),
+            }
+        }))
     }
 
     /// A place in the scheduler's queue, or a turn.

@@ -6,7 +6,7 @@ use forebay_model::{
     Error, ErrorKind, FileId, FileKind, Homes, Incarnation, Layout, Name, Reshape, Result, ServerId, Striping,
 };
 use forebay_store::{Body, Extent, Opening, Store};
-use forebay_wire::Held;
+use forebay_wire::FilePart;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
@@ -126,9 +126,9 @@ impl FileHomes {
     }
 
     /// What this server holds of a file's bytes.
-    pub(crate) fn held(&self, file: FileId) -> Result<Held> {
+    pub(crate) fn held(&self, file: FileId) -> Result<FilePart> {
         let facts = self.store.data().facts(file)?;
-        Ok(Held { size: facts.size, touched: facts.touched, buffered: facts.buffered })
+        Ok(FilePart { size: facts.size, touched: facts.touched, buffered: facts.buffered })
     }
 
     pub(crate) fn extent(&self, file: FileId) -> Result<Extent> {

@@ -307,12 +307,12 @@ impl SendQueue {
     /// released when it is sent.
     pub(crate) fn answer(&mut self, id: u64, answer: &Answer, reserved: Option<Reserved>) {
         let before = self.pending.len();
-        if let Err(error) = self.say(FrameKind::Answer, id, answer) {
+        if let Err(error) = self.queue(FrameKind::Answer, id, answer) {
             let refusal = Answer::Err(Error::new(
                 ErrorKind::TooLarge,
                 format!("the answer does not fit a frame: {error}"),
             ));
-            self.say(FrameKind::Answer, id, &refusal).expect("a short error fits");
+            self.queue(FrameKind::Answer, id, &refusal).expect("a short error fits");
         }
         if let Some(mut reserved) = reserved {
             reserved.shrink(self.pending.len() - before);
@@ -322,11 +322,11 @@ impl SendQueue {
 
     /// Queues a handshake message.
     pub(crate) fn greet(&mut self, greeting: &Greeting) -> Result<()> {
-        self.say(FrameKind::Greeting, 0, greeting)
+        self.queue(FrameKind::Greeting, 0, greeting)
     }
 
     /// Queues a message of this server.
-    pub(crate) fn say<T: Serialize>(&mut self, kind: FrameKind, id: u64, message: &T) -> Result<()> {
+    pub(crate) fn queue<T: Serialize>(&mut self, kind: FrameKind, id: u64, message: &T) -> Result<()> {
         frame_with(self.sealer.as_mut(), &mut self.pending, kind, id, message, 0)
     }
 

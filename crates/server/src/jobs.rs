@@ -165,7 +165,8 @@ impl Jobs {
     /// Display names of the known ones of these jobs, with the given numbers.
     pub(crate) fn named(&self, ids: &[(JobId, u32)]) -> Vec<(String, u32)> {
         let table = self.shared.lock();
-        let named = |&(id, said): &(JobId, u32)| Some((table.get(&id)?.described().job.label.clone(), said));
+        let named =
+            |&(id, number): &(JobId, u32)| Some((table.get(&id)?.described().job.label.clone(), number));
         ids.iter().filter_map(named).collect()
     }
 

@@ -78,6 +78,6 @@ pub use cluster::forgive;
 pub use config::{Belief, ClientTimes, Config, Limits, Medium, Times, TransportSettings, beside};
 pub use direct::{Full, Mode, Pipeline, Routing, Share};
 pub use drain::{Alpha, Described, Draining, Hours, Verify};
-pub use human::parse_rate;
+pub use forebay_model::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};

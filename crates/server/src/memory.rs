@@ -16,10 +16,9 @@ use crate::mapping::{MapRequest, Mappings};
 use crate::turns::Turns;
 use crate::writers::Writers;
 use forebay_model::{Access, Error, ErrorKind, FileKind, JobId, Result, ServerId, Span};
-use forebay_store::{self as store, Body, RingId, SlabOffer, Store, Traffic};
-use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use forebay_shm::is_locked;
+use forebay_store::{Body, Data, RingId, Store, Traffic};
+use forebay_wire::{Answer, Reply, Request, SlabGrant, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +32,8 @@ const TEND: Duration = Duration::from_millis(200);
 const SMALL: u64 = 256 << 10;
 /// Grants unused for this long are taken back.
 const IDLE: Duration = Duration::from_secs(5);
+/// How long a client may take to confirm that it has a ring.
+const UNCONFIRMED: Duration = Duration::from_secs(60);
 
 /// Serves requests about shared memory.
 pub(crate) struct MemoryRequests {
@@ -176,16 +177,7 @@ impl MemoryRequests {
         }
         job.wrote(u64::from(bytes));
         self.direct.came(data.now(), u64::from(bytes));
-        let offer = granted?;
-        Ok(SlabGrant {
-            slab: offer.slab,
-            path: bytes_of(offer.path),
-            size: offer.size,
-            start: offer.start,
-            len: offer.len,
-            records: offer.records,
-            epoch: offer.epoch,
-        })
+        granted
     }
 
     /// Space for a slab. A client that needs it now waits in its job's space queue; a request ahead of time does not wait.
@@ -196,7 +188,7 @@ impl MemoryRequests {
         slab_request: SlabRequest,
         len: u32,
         rest: impl FnMut(),
-    ) -> Result<SlabOffer> {
+    ) -> Result<SlabGrant> {
         let (data, uid) = (self.store.data(), caller.who.uid);
         let SlabRequest { ring, keep, least } = slab_request;
         let uncontested = self.space.is_uncontested();
@@ -216,7 +208,7 @@ impl MemoryRequests {
                 let full =
                     || Error::new(ErrorKind::NoSpace, "too many requests wait for space on this connection");
                 let _place = job.place().ok_or_else(full)?;
-                let found = |offer: SlabOffer| {
+                let found = |offer: SlabGrant| {
                     let len = offer.len;
                     (offer, len)
                 };
@@ -239,45 +231,15 @@ impl MemoryRequests {
         if write {
             self.access.shed_set_id(caller, &hold)?;
         }
-        let offer = self.store.data().bind_ring(token.uid, job, token.file, own, write)?;
-        Ok(Reply::Ring(Box::new(RingGrant {
-            ring: offer.ring.0,
-            path: bytes_of(offer.path),
-            doorbell: bytes_of(offer.doorbell),
-            nonce: offer.nonce,
-            binding: offer.binding,
-            clock: offer.clock,
-        })))
+        let bound = self.store.data().bind_ring(token.uid, job, token.file, own, write)?;
+        Ok(Reply::Ring(Box::new(bound)))
     }
 
     fn map(&self, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
         let _hold = self.access.claim_here(caller, token, Access::READ)?;
-        let offer = self.store.data().lease(token.uid, token.file, ring, from)?;
-        let dir = offer.regions.first().and_then(|path| path.parent()).map(Path::to_owned);
-        let names = offer.regions.iter().filter_map(|path| path.file_name());
-        let names = names.map(|name| name.as_bytes().to_vec()).collect();
-        let pieces = offer.pieces.iter().map(|piece| MapPiece {
-            len: piece.len,
-            at: match piece.at {
-                store::MapAt::Zeros => MapAt::Zeros,
-                store::MapAt::Region(file, position) => MapAt::Region { file, position },
-                store::MapAt::Ask => MapAt::Ask,
-            },
-        });
-        Ok(Reply::Map(Box::new(MapGrant {
-            lease: offer.lease,
-            size: offer.size,
-            start: offer.start,
-            pieces: pieces.collect(),
-            dir: dir.map(bytes_of).unwrap_or_default(),
-            names,
-            region: offer.region_size,
-        })))
+        let leased = self.store.data().lease(token.uid, token.file, ring, from)?;
+        Ok(Reply::Map(Box::new(leased)))
     }
-}
-
-fn bytes_of(path: PathBuf) -> Vec<u8> {
-    path.into_os_string().into_vec()
 }
 
 /// Consumes rings until the server stops: frequently while they are busy, otherwise when a client rings the doorbell.
@@ -307,7 +269,8 @@ pub(crate) fn poll_rings(store: &Store, life: &Lifecycle) {
         }
         if tended.elapsed() >= TEND {
             tended = Instant::now();
-            report(data.tend_rings(IDLE));
+            let refused = data.take_refused();
+            report(tend_rings(data, IDLE).map(|gone| (gone, refused)));
             if let Err(error) = store.rest()
                 && let Some(held_back) = tidy_errors.allows(Instant::now())
             {
@@ -315,6 +278,31 @@ pub(crate) fn poll_rings(store: &Store, life: &Lifecycle) {
             }
         }
     }
+}
+
+/// Recalls slabs that clients have not used for the given time, and removes the rings of clients that are gone. Returns
+/// the number of removed rings.
+fn tend_rings(data: &Data, idle: Duration) -> Result<usize> {
+    let mut gone = 0;
+    for ring in data.rings() {
+        let is_dead = match ring.confirmed {
+            true => !is_locked(ring.file()),
+            false => ring.idle > UNCONFIRMED,
+        };
+        if is_dead {
+            data.end_ring(&ring)?;
+            gone += 1;
+        } else if ring.idle > idle {
+            data.recall_ring(&ring)?;
+        }
+    }
+    Ok(gone)
+}
+
+/// Removes the rings of clients that are gone: before the server serves, and when it stops, because the next server
+/// process must find only those of live ones.
+pub(crate) fn end_dead_rings(store: &Store) -> Result<()> {
+    tend_rings(store.data(), Duration::MAX).map(drop)
 }
 
 fn report(tended: Result<(usize, u64)>) {

@@ -66,7 +66,7 @@ impl OrphanGrace {
     }
 
     /// The client has re-asserted or closed the file.
-    pub(crate) fn heard_of(&self, token: &Token) {
+    pub(crate) fn release(&self, token: &Token) {
         let mut held = self.held.lock();
         let known = held.as_mut().and_then(|held| held.vouched.remove(&(token.file, token.serial)));
         drop(held);
@@ -130,10 +130,10 @@ mod tests {
         for (file, serial) in [(3, 1), (3, 2), (3, 2), (4, 3)] {
             grace.vouched(&token(file, serial), opens.hold(FileId(file)).unwrap());
         }
-        grace.heard_of(&token(3, 1));
-        grace.heard_of(&token(3, 7));
+        grace.release(&token(3, 1));
+        grace.release(&token(3, 7));
         diary.check(&[]);
-        grace.heard_of(&token(3, 2));
+        grace.release(&token(3, 2));
         diary.check(&["closed 3"]);
         grace.end();
         diary.check(&["closed 3", "closed 4"]);

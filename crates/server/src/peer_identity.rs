@@ -39,7 +39,7 @@ impl PeerIdentity {
             drop(self.connection_epoch.pass()?);
             self.session = sessions.attach(self.session.owner(), now)?;
         }
-        self.session.heard(now);
+        self.session.note_message(now);
         let who = match named {
             None => self.identity.clone(),
             // This uid means "none".

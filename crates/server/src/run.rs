@@ -16,7 +16,7 @@ use crate::log_limit::{LogLimit, about_peer};
 use crate::members::Fixed;
 use crate::session::Sessions;
 use crate::transport::{Listener, Vouch};
-use crate::warm::{Warmth, warm};
+use crate::warm::{Prepared, warm};
 use crate::{cluster, connection, drain, gossip, memory, sweep};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid, shown_time};
@@ -41,7 +41,7 @@ const TIDY: Duration = Duration::from_millis(20);
 /// How long servers that start together may take to join.
 const JOINING: Duration = Duration::from_secs(60);
 /// Interval between two checks whether they have joined.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(2);
 /// Delay after a failed accept: most likely the process is out of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -74,7 +74,7 @@ pub struct Running {
     thread: Option<JoinHandle<Result<()>>>,
     join_state: Arc<JoinState>,
     members: Arc<Members>,
-    warmth: Warmth,
+    prepared: Prepared,
 }
 
 /// Stops a server; can be passed to a signal handler.
@@ -164,20 +164,22 @@ fn start(
     }
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = %store.start(), %recovery, "opened the store");
+    // Their clients died while no server ran.
+    memory::end_dead_rings(&store)?;
     let members = Arc::new(Fixed::new(members));
     let parts = compose(config, (store, begin.elapsed()), backend, members)?;
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(parts.life.stopper());
     let (join_state, members) = (parts.join_state.clone(), parts.members.members());
-    let warmth = Warmth::default();
-    let reached = warmth.clone();
+    let prepared = Prepared::default();
+    let reached = prepared.clone();
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
         .spawn(move || run(&parts, reached, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
         Ok(addresses) => {
-            Ok(Running { stopper, addresses, thread: Some(thread), join_state, members, warmth })
+            Ok(Running { stopper, addresses, thread: Some(thread), join_state, members, prepared })
         }
         // The thread ended before it was ready; its result says why.
         Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
@@ -197,7 +199,7 @@ impl Running {
         loop {
             match self.join_state.standing(&self.members) {
                 Standing::Joined => return Ok(()),
-                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
+                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(POLL),
                 _ => return self.join_state.demand(&self.members),
             }
         }
@@ -206,7 +208,7 @@ impl Running {
     /// Whether its memory is prepared for the first burst. It serves before that.
     #[must_use]
     pub fn is_warm(&self) -> bool {
-        self.warmth.is_reached()
+        self.prepared.is_reached()
     }
 
     /// The reason why the other servers refuse its store, if they do.
@@ -274,7 +276,7 @@ fn store_config(config: &Config, members: &Members) -> StoreConfig {
 /// Body of the server's main thread.
 fn run(
     parts: &Composition,
-    warmth: Warmth,
+    prepared: Prepared,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
@@ -285,9 +287,10 @@ fn run(
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
-    let served = runtime.block_on(serve(parts, warmth, ready, listener));
+    let served = runtime.block_on(serve(parts, prepared, ready, listener));
     end(parts, runtime);
     served?;
+    memory::end_dead_rings(&parts.store)?;
     parts.store.close()?;
     tracing::info!("stopped");
     Ok(())
@@ -302,7 +305,7 @@ fn end(parts: &Composition, runtime: Runtime) {
 
 async fn serve(
     parts: &Composition,
-    warmth: Warmth,
+    prepared: Prepared,
     ready: &mpsc::Sender<Addresses>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<()> {
@@ -337,7 +340,7 @@ async fn serve(
     parts.drain.iter().for_each(|engine| engine.start(&alive));
     parts.mappings.start()?;
     tidy_pipes(parts);
-    start_threads(parts, warmth);
+    start_threads(parts, prepared);
 
     stopped(&mut parts.life.stopping()).await;
     drop(alive);
@@ -376,7 +379,7 @@ fn tidy_pipes(parts: &Composition) {
 }
 
 /// Starts the threads that tidy, consume rings, and prepare memory.
-fn start_threads(parts: &Composition, warmth: Warmth) {
+fn start_threads(parts: &Composition, prepared: Prepared) {
     let clones = || (parts.store.clone(), parts.life.clone());
     let (store, life) = clones();
     tokio::task::spawn_blocking(move || tidy(&store, &life));
@@ -385,7 +388,7 @@ fn start_threads(parts: &Composition, warmth: Warmth) {
         tokio::task::spawn_blocking(move || memory::poll_rings(&store, &life));
     }
     let (store, life) = clones();
-    tokio::task::spawn_blocking(move || warm(&store, &life, &warmth));
+    tokio::task::spawn_blocking(move || warm(&store, &life, &prepared));
 }
 
 /// Starts the tasks that communicate with other servers.
@@ -407,7 +410,7 @@ fn connect(parts: &Composition) {
     if !parts.life.is_alone() {
         tokio::spawn(cluster::outlive(parts.leases.clone()));
         tokio::spawn(cluster::work(parts.tidy.clone()));
-        tokio::spawn(cluster::settle_first(parts.tidy.clone()));
+        tokio::spawn(cluster::resolve_first(parts.tidy.clone()));
     }
 }
 

@@ -36,7 +36,7 @@ struct Table {
 pub(crate) struct Session {
     owner: Owner,
     /// Time of the last message, in milliseconds since the server started.
-    heard: AtomicU64,
+    last_message: AtomicU64,
     state: Mutex<State>,
     tokens: Arc<OpenTokens>,
 }
@@ -70,7 +70,7 @@ impl Sessions {
     pub(crate) fn attach(&self, owner: Owner, now: Duration) -> Result<Arc<Session>> {
         let mut table = self.lock();
         if let Some(session) = table.sessions.get(&owner) {
-            session.heard(now);
+            session.note_message(now);
             return Ok(session.clone());
         }
         if table.sessions.len() >= self.limit {
@@ -87,7 +87,7 @@ impl Sessions {
         let live = Live { opens: BTreeMap::new(), users: UserCounts::new(each) };
         let session = Arc::new(Session {
             owner,
-            heard: AtomicU64::new(millis(now)),
+            last_message: AtomicU64::new(millis(now)),
             state: Mutex::new(State::Live(live)),
             tokens: self.tokens.clone(),
         });
@@ -114,7 +114,7 @@ impl Sessions {
         let mut table = self.lock();
         let Table { sessions, users } = &mut *table;
         sessions.retain(|owner, session| {
-            let lives = session.heard.load(Ordering::Relaxed) >= before;
+            let lives = session.last_message.load(Ordering::Relaxed) >= before;
             if !lives {
                 users.remove(owner.1);
                 ended.push(session.clone());
@@ -129,7 +129,7 @@ impl Sessions {
 
     /// Restarts the timeout of every session.
     pub(crate) fn renew(&self, now: Duration) {
-        self.lock().sessions.values().for_each(|session| session.heard(now));
+        self.lock().sessions.values().for_each(|session| session.note_message(now));
     }
 
     /// Ends a session and closes its files.
@@ -173,8 +173,8 @@ impl Session {
     }
 
     /// Records that a message arrived.
-    pub(crate) fn heard(&self, now: Duration) {
-        self.heard.fetch_max(millis(now), Ordering::Relaxed);
+    pub(crate) fn note_message(&self, now: Duration) {
+        self.last_message.fetch_max(millis(now), Ordering::Relaxed);
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -313,7 +313,7 @@ mod tests {
         assert!(silent.remove(&token(6, 2)).is_some() && silent.remove(&token(6, 2)).is_none());
         assert!(silent.hold(&Token { access: Access::BOTH, ..token(5, 1) }).is_none(), "a changed token");
         let reading = silent.hold(&token(5, 1)).unwrap();
-        lively.heard(at(50));
+        lively.note_message(at(50));
         assert_eq!((sessions.expire(at(59), at(60)), sessions.expire(at(60), at(60))), (0, 0));
         assert_eq!(sessions.expire(at(61), at(60)), 1);
         assert!(silent.is_over() && !lively.is_over() && silent.hold(&token(5, 1)).is_none());
@@ -331,7 +331,7 @@ mod tests {
             (sessions.attach((1, Uid(7)), at(0)).unwrap(), sessions.attach((2, Uid(7)), at(0)).unwrap());
         sessions.renew(at(90));
         assert_eq!(sessions.expire(at(150), at(60)), 0);
-        two.heard(at(100));
+        two.note_message(at(100));
         assert_eq!(sessions.expire(at(151), at(60)), 1);
         assert!(one.is_over() && !two.is_over());
     }

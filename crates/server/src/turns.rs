@@ -95,11 +95,11 @@ struct Waiter {
     cost: Cost,
     since: Tick,
     /// The slot of the preceding turn of the same request.
-    place: Option<Weak<Place>>,
+    place: Option<Weak<TurnSlot>>,
 }
 
 /// A slot for a turn. Two consecutive turns of one request may share it, because they are one transfer.
-struct Place;
+struct TurnSlot;
 
 /// The right to use the store; returned on drop.
 pub(crate) struct Turn {
@@ -110,7 +110,7 @@ pub(crate) struct Turn {
     actual: Cost,
     waited: Duration,
     /// Set if the next turn may share its slot.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<TurnSlot>>,
     /// Whether dropping it starts the next turn; false if a loop does that already.
     passes: bool,
 }
@@ -257,7 +257,7 @@ impl Turns {
         if state.waiters.is_empty() && state.device.is_none() {
             return None;
         }
-        let place = turn.place.get_or_insert_with(|| Arc::new(Place));
+        let place = turn.place.get_or_insert_with(|| Arc::new(TurnSlot));
         // If the queue is full now, there may be space when this turn ends.
         self.enqueue(state, (turn.job, turn.uid), cost, Some(Arc::downgrade(place))).ok()
     }
@@ -267,7 +267,7 @@ impl Turns {
         mut state: MutexGuard<'_, State>,
         (job, uid): (JobId, Uid),
         cost: Cost,
-        place: Option<Weak<Place>>,
+        place: Option<Weak<TurnSlot>>,
     ) -> Result<Entry> {
         if state.scheduler.waiting() >= self.rules.most_waiting {
             let text =
@@ -361,7 +361,7 @@ impl Turns {
         (job, uid): (JobId, Uid),
         cost: Cost,
         waited: Tick,
-        place: Option<Arc<Place>>,
+        place: Option<Arc<TurnSlot>>,
     ) -> Turn {
         let waited = Duration::from_nanos(waited.0);
         Turn { turns: self.clone(), job, uid, requested: cost, actual: cost, waited, place, passes: true }
@@ -398,7 +398,7 @@ impl Turns {
 
 impl State {
     /// Begins a turn, in the slot of the preceding turn if that is still held.
-    fn begin(&mut self, now: Tick, cost: Cost, place: Option<&Weak<Place>>) -> Option<Arc<Place>> {
+    fn begin(&mut self, now: Tick, cost: Cost, place: Option<&Weak<TurnSlot>>) -> Option<Arc<TurnSlot>> {
         if let Some(device) = &mut self.device {
             device.occupy(now, cost);
         }

@@ -17,37 +17,41 @@ const PROCESSORS: usize = 2;
 /// How long to wait while clients need all processors.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// A client that was granted space or published bytes within this time is writing.
+const WRITING: Duration = Duration::from_millis(20);
+
 /// Whether all regions are prepared.
 #[derive(Clone, Default)]
-pub(crate) struct Warmth(Arc<AtomicBool>);
+pub(crate) struct Prepared(Arc<AtomicBool>);
 
-impl Warmth {
+impl Prepared {
     pub(crate) fn is_reached(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
 /// Returns when all regions are prepared or the server stops.
-pub(crate) fn warm(store: &Store, life: &Lifecycle, warmth: &Warmth) {
+pub(crate) fn warm(store: &Store, life: &Lifecycle, prepared: &Prepared) {
     std::thread::scope(|scope| {
         let thread = Builder::new().name("forebay-warm".to_owned());
         // On a separate thread, because lowering the priority cannot be undone.
-        let given_way = thread.spawn_scoped(scope, || {
+        let at_low_priority = thread.spawn_scoped(scope, || {
             // If this fails, the thread merely competes with others.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-            touch(store, life, warmth);
+            touch(store, life, prepared);
         });
-        if given_way.is_err() {
-            touch(store, life, warmth);
+        if at_low_priority.is_err() {
+            touch(store, life, prepared);
         }
     });
 }
 
-fn touch(store: &Store, life: &Lifecycle, warmth: &Warmth) {
+fn touch(store: &Store, life: &Lifecycle, prepared: &Prepared) {
     let (begin, stopping, data) = (Instant::now(), life.stopping(), store.data());
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let writing = || data.rings().iter().filter(|ring| ring.still < WRITING).count();
     let pause = || {
-        while !*stopping.borrow() && data.writing_clients() * PROCESSORS >= processors {
+        while !*stopping.borrow() && writing() * PROCESSORS >= processors {
             std::thread::sleep(PAUSE);
         }
         *stopping.borrow()
@@ -57,7 +61,7 @@ fn touch(store: &Store, life: &Lifecycle, warmth: &Warmth) {
         return;
     }
     if !*stopping.borrow() {
-        warmth.0.store(true, Ordering::Release);
+        prepared.0.store(true, Ordering::Release);
         tracing::debug!(took = %shown_time(begin.elapsed()), "prefaulted the regions");
     }
 }

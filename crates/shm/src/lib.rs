@@ -21,6 +21,7 @@ mod arena;
 mod clock;
 mod doorbell;
 mod epochs;
+mod liveness;
 mod map;
 mod queue;
 mod ring;
@@ -33,6 +34,7 @@ pub use arena::{Arena, Grant, Slab, Ticket, View};
 pub use clock::monotonic;
 pub use doorbell::{DOORBELL_BYTES, Doorbell};
 pub use epochs::{EPOCHS_BYTES, EPOCHS_NAME, EpochReader, Epochs, Lease, Moment};
+pub use liveness::is_locked;
 pub use queue::{
     Answered, Aside, Asked, Away, Core, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS,
     QueueClient, QueueServer, Spin, Taken,

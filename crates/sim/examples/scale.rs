@@ -97,6 +97,7 @@ fn machine(servers: u32, targets: u32, jobs: u32, rounds: u32) -> Scenario {
                 per_server: Some(1),
                 trigger: Trigger { threshold: 0.0, ..Trigger::default() },
                 pipeline: Pipeline::On,
+                shares_processors: false,
                 lag: Tick(0),
                 pause: Tick(0),
                 rules: Rules::default(),

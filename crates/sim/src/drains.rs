@@ -9,7 +9,7 @@ use crate::world::World;
 use forebay_model::{Bytes, FileId, ServerId, Span, Stamp};
 use forebay_policy::arbiter::{Grant, Member, Slots};
 use forebay_policy::drain::{
-    Batch, BatchId, Drain, LULL, Order, Pick, Piece, Pipeline, TargetId, View, Want, burst, want,
+    Arrivals, Batch, BatchId, Drain, LULL, Order, Pick, Piece, Pipeline, TargetId, View, WINDOW, burst, want,
 };
 use forebay_policy::share::Tick;
 use std::hint::black_box;
@@ -22,6 +22,13 @@ struct Held {
     left: u64,
     /// Writes in flight.
     out: u32,
+}
+
+/// Whether a burst that fills a server keeps its drain from the processors.
+#[derive(Default)]
+pub(crate) struct Filling {
+    arrivals: Arrivals,
+    is_burst: bool,
 }
 
 /// Data to drain from a server: of one job where targets are granted, of all jobs otherwise.
@@ -42,12 +49,12 @@ pub(crate) struct DrainQueue {
     /// Time of the last message to or from the arbiter.
     last_contact: Tick,
     /// Pieces for targets that are down.
-    pub(crate) stash: Vec<(TargetId, FileId, Piece)>,
+    pub(crate) postponed: Vec<(TargetId, FileId, Piece)>,
 }
 
 impl DrainQueue {
     /// Prefetches the fields that every piece uses.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.waiting, self.filled, self.requested, self.held.len()));
     }
 }
@@ -63,7 +70,7 @@ impl World {
     }
 
     fn slots(&self, plan: &DrainPlan) -> Slots {
-        plan.slots(self.bays.len() as u32, self.servers.len() as u16)
+        plan.slots(self.target_states.len() as u32, self.servers.len() as u16)
     }
 
     /// A write is in the buffer of a server and must be drained.
@@ -119,7 +126,7 @@ impl World {
             held: Vec::new(),
             requested: 0,
             last_contact: Tick(0),
-            stash: Vec::new(),
+            postponed: Vec::new(),
         });
         let id = self.jobs[job as usize].id;
         self.servers[server].drain_queues.push(QueueRef { drain_queue, job, id });
@@ -127,7 +134,13 @@ impl World {
     }
 
     /// Whether a server drains now. When all jobs are over, it is drained to the end.
-    fn is_active(&self, server: usize, plan: &DrainPlan) -> bool {
+    fn is_active(&mut self, server: usize, plan: &DrainPlan) -> bool {
+        let now = Stamp(self.now.0);
+        let room = plan.trigger.room(self.capacity());
+        let state = &mut self.servers[server];
+        let arrived = state.ages.arrived();
+        state.filling.is_burst =
+            plan.shares_processors && state.filling.arrivals.is_burst(now, arrived, room);
         let state = &self.servers[server];
         let view = View {
             capacity: self.capacity(),
@@ -135,29 +148,26 @@ impl World {
             waiting: self.waiting_writers(server),
             idle: plan.trigger.when_idle && self.is_at_rest(server),
             burst: burst(plan.pipeline, state.last.after(state.lag), self.now),
-            // A simulated drain takes no processors from writers.
-            filling: false,
+            filling: state.filling.is_burst,
             within_hours: true,
-            now: Stamp(self.now.0),
+            now,
         };
-        let is_due = || match want(&plan.trigger, view) {
-            Want::Nothing => false,
-            Want::Bytes(_) => true,
-            Want::Before(then) => state.ages.oldest().is_some_and(|oldest| oldest.0 <= then.0),
-        };
+        let want = want(&plan.trigger, view);
+        let is_due = || state.ages.oldest().is_some_and(|oldest| want.takes(0, Stamp(oldest.0)));
         state.up && (self.running == 0 || is_due())
     }
 
     /// Has a server that does not drain look again when that may change without any event of its own.
     fn consider_later(&mut self, server: usize, plan: &DrainPlan) {
         let state = &self.servers[server];
-        let Some(oldest) = state.ages.oldest().filter(|_| !state.considers && state.up) else { return };
+        let Some(oldest) = state.ages.oldest().filter(|_| !state.will_check && state.up) else { return };
         let at = match plan.pipeline {
+            _ if state.filling.is_burst => self.now.after(WINDOW),
             Pipeline::On => oldest.after(plan.trigger.age),
             Pipeline::Off => state.last.after(LULL).after(state.lag),
         };
         if at > self.now && at < Tick(u64::MAX) {
-            self.servers[server].considers = true;
+            self.servers[server].will_check = true;
             self.queue.plan(at, Event::Consider(server as u32));
         }
     }
@@ -172,7 +182,7 @@ impl World {
 
     /// A server looks whether it drains.
     pub(crate) fn consider(&mut self, server: usize) {
-        self.servers[server].considers = false;
+        self.servers[server].will_check = false;
         self.drain_server(server);
     }
 
@@ -326,7 +336,7 @@ impl World {
         let (len, job) = (batch.span().len(), owner(batch.file));
         self.ledger.drained += len;
         self.servers[server].held -= len;
-        self.servers[server].ages.go(len);
+        self.servers[server].ages.remove(len);
         self.jobs[job].held -= len;
         self.note_drained(job);
         self.unpark(server);
@@ -363,7 +373,7 @@ impl World {
         state.drain.failed(id);
         state.out -= 1;
         state.waiting += len;
-        self.stash(drain_queue, target);
+        self.postpone(drain_queue, target);
         let Some(plan) = self.drain_plan() else { return };
         if let Some(held) =
             self.drain_queues[drain_queue as usize].held.iter_mut().find(|held| held.target == target)
@@ -376,23 +386,23 @@ impl World {
         self.drain_server(server);
     }
 
-    /// Moves the pieces of a target to the stash.
-    pub(crate) fn stash(&mut self, drain_queue: u32, target: TargetId) {
+    /// Moves the pieces of a target to the postponed.
+    pub(crate) fn postpone(&mut self, drain_queue: u32, target: TargetId) {
         let state = &mut self.drain_queues[drain_queue as usize];
         for (file, piece) in state.drain.remove_target(target) {
             state.waiting -= piece.span.len();
-            state.stash.push((target, file, piece));
+            state.postponed.push((target, file, piece));
         }
         state.requested = state.requested.min(state.waiting);
     }
 
-    /// Moves the pieces of a target back from the stash.
-    pub(crate) fn unstash(&mut self, drain_queue: u32, target: TargetId) {
+    /// Moves the pieces of a target back from the postponed.
+    pub(crate) fn restore_postponed(&mut self, drain_queue: u32, target: TargetId) {
         let (back, rest): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.drain_queues[drain_queue as usize].stash)
+            std::mem::take(&mut self.drain_queues[drain_queue as usize].postponed)
                 .into_iter()
                 .partition(|(one, ..)| *one == target);
-        self.drain_queues[drain_queue as usize].stash = rest;
+        self.drain_queues[drain_queue as usize].postponed = rest;
         for (_, file, piece) in back {
             let layout = self.layout(file);
             let state = &mut self.drain_queues[drain_queue as usize];

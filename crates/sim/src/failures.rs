@@ -31,15 +31,16 @@ impl World {
 
     pub(crate) fn target_fails(&mut self, target: u32) {
         let fresh = ModelledTarget::new(self.plan_of(target));
-        let bay = &mut self.bays[target as usize];
-        bay.up = false;
-        bay.seeks += bay.target.seeks();
-        bay.target = fresh;
-        bay.plan += 1;
-        bay.forget_due();
-        let mut lost: Vec<u32> = bay.works.drain(..).map(|(_, number)| number).collect();
+        let target_state = &mut self.target_states[target as usize];
+        target_state.up = false;
+        target_state.seeks += target_state.target.seeks();
+        target_state.target = fresh;
+        target_state.plan += 1;
+        target_state.forget_due();
+        let mut lost: Vec<u32> = target_state.works.drain(..).map(|(_, number)| number).collect();
         lost.sort_unstable();
-        (0..self.drain_queues.len() as u32).for_each(|drain_queue| self.stash(drain_queue, TargetId(target)));
+        (0..self.drain_queues.len() as u32)
+            .for_each(|drain_queue| self.postpone(drain_queue, TargetId(target)));
         lost.into_iter().for_each(|number| self.refuse(number));
     }
 
@@ -58,7 +59,7 @@ impl World {
     pub(crate) fn refuse(&mut self, number: u32) {
         let write = *self.writes.get(number);
         match write.owner {
-            Owner::Request(_) => self.bays[write.target.0 as usize].stalled.push(number),
+            Owner::Request(_) => self.target_states[write.target.0 as usize].stalled.push(number),
             Owner::Drain(drain_queue, batch) => {
                 self.writes.take(number);
                 self.undrained(drain_queue, batch, write.target, write.span.len());
@@ -67,12 +68,12 @@ impl World {
     }
 
     pub(crate) fn target_is_back(&mut self, target: u32) {
-        let bay = &mut self.bays[target as usize];
-        bay.up = true;
-        let stalled = std::mem::take(&mut bay.stalled);
+        let target_state = &mut self.target_states[target as usize];
+        target_state.up = true;
+        let stalled = std::mem::take(&mut target_state.stalled);
         stalled.into_iter().for_each(|number| self.reach(number));
         (0..self.drain_queues.len() as u32)
-            .for_each(|drain_queue| self.unstash(drain_queue, TargetId(target)));
+            .for_each(|drain_queue| self.restore_postponed(drain_queue, TargetId(target)));
         (0..self.servers.len()).for_each(|server| self.drain_server(server));
     }
 }

@@ -63,7 +63,7 @@ fn balanced(plan: &Scenario, job: &JobPlan, number: usize) -> Result<Vec<Layout>
         file_size: None,
         stripe_count: Some(job.layout.stripes),
         stripe_size: own.then_some(job.layout.stripe.0),
-        limits: &Limits::LUSTRE,
+        limits: &Limits::BACK_END,
     };
     let mut ledger = Ledger::new(Arc::new(topology), Weights::default(), job.job.id().0);
     let files = place(&mut ledger, &placed).map_err(|trouble| wrong(trouble.to_string()))?.files;

@@ -36,9 +36,9 @@ impl World {
                 Event::Served(number) => {
                     let Request { process, server, .. } = *self.requests.get(number);
                     black_box(self.processes[process as usize].round);
-                    self.servers[usize::from(server)].glance();
+                    self.servers[usize::from(server)].prefetch();
                 }
-                Event::End(target, _) => self.bays[target as usize].glance(),
+                Event::End(target, _) => self.target_states[target as usize].prefetch(),
                 _ => {}
             }
         }
@@ -48,7 +48,7 @@ impl World {
             let drain_queues = &self.servers[usize::from(prefetch.server)].drain_queues;
             let own = prefetch.job.and_then(|(job, _)| drain_queues.iter().find(|entry| entry.job == job));
             prefetch.drain_queue = prefetch.drain_queue.or(own.map(|entry| entry.drain_queue));
-            drain_queues.iter().for_each(|entry| self.drain_queues[entry.drain_queue as usize].glance());
+            drain_queues.iter().for_each(|entry| self.drain_queues[entry.drain_queue as usize].prefetch());
         }
         for step in 0..STEPS {
             prefetches.iter().for_each(|prefetch| self.look(prefetch, step));
@@ -60,7 +60,7 @@ impl World {
             Event::Served(number) => {
                 let Request { process, server, span, .. } = *self.requests.get(number);
                 let (job, file) = (self.processes[process as usize].job, self.file(process));
-                let layout = (!self.bays.is_empty()).then(|| self.layout(file));
+                let layout = (!self.target_states.is_empty()).then(|| self.layout(file));
                 let target = layout.and_then(|layout| Some(layout.cut(span).next()?.0)).unwrap_or_default();
                 let job = Some((job, self.jobs[job as usize].id));
                 prefetches.push(Prefetch { server, drain_queue: None, job, target, file });
@@ -69,7 +69,7 @@ impl World {
                 });
             }
             Event::End(target, _) => {
-                for &(_, number) in self.bays[target as usize].works.iter().take(FEW) {
+                for &(_, number) in self.target_states[target as usize].works.iter().take(FEW) {
                     let Write { owner, target, file, .. } = *self.writes.get(number);
                     if let Owner::Drain(drain_queue, _) = owner {
                         let server = self.drain_queues[drain_queue as usize].server;
@@ -80,7 +80,7 @@ impl World {
                             target,
                             file,
                         });
-                        self.servers[usize::from(server)].glance();
+                        self.servers[usize::from(server)].prefetch();
                     }
                 }
             }
@@ -90,10 +90,10 @@ impl World {
 
     fn look(&self, prefetch: &Prefetch, step: usize) {
         if let Some((_, job)) = prefetch.job {
-            black_box(self.servers[usize::from(prefetch.server)].scheduler.glance(job, step));
+            black_box(self.servers[usize::from(prefetch.server)].scheduler.prefetch(job, step));
         }
         if let Some(drain_queue) = prefetch.drain_queue {
-            black_box(self.drain_queues[drain_queue as usize].drain.glance(
+            black_box(self.drain_queues[drain_queue as usize].drain.prefetch(
                 prefetch.target,
                 prefetch.file,
                 step,

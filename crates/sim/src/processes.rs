@@ -126,7 +126,7 @@ impl World {
         {
             return placed.clone();
         }
-        let count = self.bays.len() as u32;
+        let count = self.target_states.len() as u32;
         let number = (file.0 & 0xff_ffff) + (file.0 >> 24 & 0xff_ffff);
         let first = match choose {
             Choose::First | Choose::Crowded | Choose::Balanced => 0,

@@ -145,7 +145,11 @@ impl World {
             ledger: self.ledger(),
             jobs: jobs.collect(),
             series: self.series.clone(),
-            targets: self.bays.iter().map(|bay| (bay.bytes, bay.seeks + bay.target.seeks())).collect(),
+            targets: self
+                .target_states
+                .iter()
+                .map(|target_state| (target_state.bytes, target_state.seeks + target_state.target.seeks()))
+                .collect(),
         }
     }
 }

@@ -62,6 +62,8 @@ pub struct DrainPlan {
     pub trigger: Trigger,
     /// Whether it drains while more data arrives.
     pub pipeline: Pipeline,
+    /// Whether writers and the drain share processors: the drain leaves them to a burst, as the daemon does.
+    pub shares_processors: bool,
     /// Largest random delay before a server starts to drain, because real machines are not synchronised.
     pub lag: Tick,
     /// Mean random delay before each write.

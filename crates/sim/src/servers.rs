@@ -1,5 +1,6 @@
 //! Buffer servers: the daemon's scheduler, buffer space, and the exchange of job tables.
 
+use crate::drains::Filling;
 use crate::hops::Hops;
 use crate::queue::Event;
 use crate::scenario::{Scenario, Spread, Way};
@@ -33,28 +34,33 @@ pub(crate) struct Request {
 /// of their arrival, as far as this is concerned.
 #[derive(Default)]
 pub(crate) struct Ages {
-    /// The time of the first of some bytes, and the sum of all bytes that had come after the last of them.
+    /// The time of the first of some bytes, and the sum of all bytes that had arrived after the last of them.
     runs: VecDeque<(Tick, u64)>,
-    came: u64,
-    went: u64,
+    arrived: u64,
+    left: u64,
 }
 
 impl Ages {
-    /// Bytes come; those that come within `grain` count as equally old.
-    fn come(&mut self, now: Tick, bytes: u64, grain: Tick) {
-        self.came += bytes;
+    /// Adds bytes; those that arrive within `grain` count as equally old.
+    fn add(&mut self, now: Tick, bytes: u64, grain: Tick) {
+        self.arrived += bytes;
         match self.runs.back_mut() {
-            Some((first, sum)) if now.since(*first) <= grain => *sum = self.came,
-            _ => self.runs.push_back((now, self.came)),
+            Some((first, sum)) if now.since(*first) <= grain => *sum = self.arrived,
+            _ => self.runs.push_back((now, self.arrived)),
         }
     }
 
-    /// Bytes go.
-    pub(crate) fn go(&mut self, bytes: u64) {
-        self.went += bytes;
-        while self.runs.front().is_some_and(|(_, sum)| *sum <= self.went) {
+    /// Removes the oldest bytes.
+    pub(crate) fn remove(&mut self, bytes: u64) {
+        self.left += bytes;
+        while self.runs.front().is_some_and(|(_, sum)| *sum <= self.left) {
             self.runs.pop_front();
         }
+    }
+
+    /// All bytes that ever arrived.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     /// When the oldest bytes arrived.
@@ -84,10 +90,11 @@ pub(crate) struct Server {
     /// When its last bytes arrived, and the times at which the bytes that it holds did.
     pub(crate) last: Tick,
     pub(crate) ages: Ages,
+    pub(crate) filling: Filling,
     /// How much later than others it notices that a burst is over.
     pub(crate) lag: Tick,
     /// Whether it will look again whether it drains.
-    pub(crate) considers: bool,
+    pub(crate) will_check: bool,
     /// Jobs that use it.
     jobs: Vec<u32>,
     /// Its drain queues, one per job where targets are granted.
@@ -96,7 +103,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Prefetches the fields that every request uses.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.held, self.running, self.parked.len(), self.drain_queues.len()));
     }
 }
@@ -131,8 +138,9 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Vec<Server> {
             offers: false,
             last: Tick(0),
             ages: Ages::default(),
+            filling: Filling::default(),
             lag: Tick(0),
-            considers: false,
+            will_check: false,
             jobs: Vec::new(),
             drain_queues: Vec::new(),
         })
@@ -330,7 +338,7 @@ impl World {
                 .as_ref()
                 .and_then(|servers| servers.drain)
                 .map_or(0, |drain| drain.trigger.age.0);
-            self.servers[server].ages.come(self.now, len, Tick(age / 64));
+            self.servers[server].ages.add(self.now, len, Tick(age / 64));
             self.ledger.taken += len;
             self.ledger.most_held = self.ledger.most_held.max(self.servers[server].held);
             self.note(server, request);

@@ -31,7 +31,7 @@ pub(crate) struct Write {
 }
 
 /// A target and its writes in progress.
-pub(crate) struct Bay {
+pub(crate) struct TargetState {
     pub(crate) target: ModelledTarget,
     pub(crate) entry: u32,
     pub(crate) up: bool,
@@ -47,9 +47,9 @@ pub(crate) struct Bay {
     pub(crate) seeks: u64,
 }
 
-impl Bay {
+impl TargetState {
     /// Prefetches the fields that every write uses.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn prefetch(&self) {
         black_box((self.works.front(), self.due, self.target.writers()));
     }
 
@@ -59,9 +59,9 @@ impl Bay {
 }
 
 /// All targets, idle.
-pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
+pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<TargetState> {
     let all = plan.targets.iter().flat_map(|group| (0..group.count).map(move |one| (group, one)));
-    all.map(|(group, one)| Bay {
+    all.map(|(group, one)| TargetState {
         target: ModelledTarget::new(group.device.clone()),
         entry: hops.entry(group.via, one, group.count),
         up: true,
@@ -85,7 +85,7 @@ impl World {
     /// A write leaves for its target.
     pub(crate) fn depart(&mut self, number: u32) {
         let write = *self.writes.get(number);
-        let entry = self.bays[write.target.0 as usize].entry;
+        let entry = self.target_states[write.target.0 as usize].entry;
         let at = self.hops.pass(entry, write.span.len(), self.now, &mut self.rng);
         if at == self.now { self.reach(number) } else { self.queue.plan(at, Event::Reach(number)) }
     }
@@ -113,13 +113,13 @@ impl World {
     /// A write has arrived at its target.
     pub(crate) fn reach(&mut self, number: u32) {
         let write = *self.writes.get(number);
-        let bay = &mut self.bays[write.target.0 as usize];
-        if !bay.up {
+        let target_state = &mut self.target_states[write.target.0 as usize];
+        if !target_state.up {
             return self.refuse(number);
         }
-        let work = bay.target.begin(self.now, write.file, write.span);
-        if bay.target.is_under_way(work) {
-            bay.works.push_back((work, number));
+        let work = target_state.target.begin(self.now, write.file, write.span);
+        if target_state.target.is_under_way(work) {
+            target_state.works.push_back((work, number));
             self.plan_completion(write.target.0);
         } else {
             self.queue.plan(self.now, Event::Taken(number));
@@ -128,30 +128,30 @@ impl World {
 
     /// Plans the next completion of a target.
     fn plan_completion(&mut self, target: u32) {
-        let bay = &mut self.bays[target as usize];
-        let Some(next) = bay.target.next_end() else {
-            bay.due = None;
+        let target_state = &mut self.target_states[target as usize];
+        let Some(next) = target_state.target.next_end() else {
+            target_state.due = None;
             return;
         };
         // More writers make completions later: then the earlier plan stays, and finds nothing to do.
-        if bay.due.is_none_or(|due| next < due) {
-            bay.due = Some(next);
-            bay.plan += 1;
-            self.queue.plan(next, Event::End(target, bay.plan));
+        if target_state.due.is_none_or(|due| next < due) {
+            target_state.due = Some(next);
+            target_state.plan += 1;
+            self.queue.plan(next, Event::End(target, target_state.plan));
         }
     }
 
     /// Completes the writes that have ended by now.
     pub(crate) fn end(&mut self, target: usize) {
-        let bay = &mut self.bays[target];
-        bay.due = None;
-        let works = &mut bay.works;
+        let target_state = &mut self.target_states[target];
+        target_state.due = None;
+        let works = &mut target_state.works;
         let number = |work| {
             let place = works.binary_search_by_key(&work, |one| one.0).ok()?;
             works.remove(place).map(|one| one.1)
         };
         let mut ended = std::mem::take(&mut self.ended);
-        ended.extend(bay.target.ended(self.now).filter_map(number));
+        ended.extend(target_state.target.ended(self.now).filter_map(number));
         ended.drain(..).for_each(|number| self.finish(number));
         self.ended = ended;
         self.plan_completion(target as u32);
@@ -160,7 +160,7 @@ impl World {
     /// A write is on its target.
     pub(crate) fn finish(&mut self, number: u32) {
         let write = self.writes.take(number);
-        self.bays[write.target.0 as usize].bytes += write.span.len();
+        self.target_states[write.target.0 as usize].bytes += write.span.len();
         match write.owner {
             Owner::Drain(drain_queue, batch) => self.drained(drain_queue, batch, write.target),
             Owner::Request(request) => self.part_done(request, write.span.len()),

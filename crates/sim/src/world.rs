@@ -8,7 +8,7 @@ use crate::queue::{Event, Queue, Slab};
 use crate::report::{Ledger, Report, Series};
 use crate::scenario::{Fault, Part, Scenario};
 use crate::servers::{Request, Server};
-use crate::targets::{Bay, Write};
+use crate::targets::{TargetState, Write};
 use forebay_model::ServerId;
 use forebay_policy::arbiter::{Arbiter, Rules};
 use forebay_policy::share::{Peers, Rng, Tick};
@@ -32,7 +32,7 @@ pub struct World {
     pub(crate) drain_queues: Vec<DrainQueue>,
     pub(crate) arbiter: Option<Arbiter>,
     pub(crate) peers: Option<(Peers, u64)>,
-    pub(crate) bays: Vec<Bay>,
+    pub(crate) target_states: Vec<TargetState>,
     pub(crate) writes: Slab<Write>,
     /// Scratch list of the writes that a target has just completed.
     pub(crate) ended: Vec<u32>,
@@ -55,7 +55,7 @@ impl World {
         plan.check()?;
         let hops = Hops::new(&plan.hops);
         let (processes, jobs) = crate::processes::all(plan, &hops, seed)?;
-        let bays = crate::targets::all(plan, &hops);
+        let target_states = crate::targets::all(plan, &hops);
         let servers = crate::servers::all(plan, &hops, seed);
         let drain = plan.servers.as_ref().and_then(|servers| servers.drain);
         let arbiter = drain.filter(crate::drains::is_arbitrated).map(|drain| {
@@ -85,7 +85,7 @@ impl World {
             drain_queues: Vec::new(),
             arbiter,
             peers,
-            bays,
+            target_states,
             writes: Slab::default(),
             ended: Vec::new(),
             stamps: 0,
@@ -134,7 +134,7 @@ impl World {
         assert!(at >= self.now, "time is monotonic");
         self.now = at;
         if let Event::End(target, plan) = event
-            && self.bays[target as usize].plan != plan
+            && self.target_states[target as usize].plan != plan
         {
             return true;
         }

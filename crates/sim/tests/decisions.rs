@@ -31,6 +31,7 @@ fn server(policy: &str, discipline: Discipline, capacity: Bytes) -> Servers {
             per_server: None,
             trigger: Trigger { threshold: 0.0, ..Trigger::default() },
             pipeline: Pipeline::On,
+            shares_processors: false,
             lag: Tick(0),
             pause: Tick(0),
             rules: Rules::default(),
@@ -133,4 +134,15 @@ fn data_below_the_threshold_is_drained_when_it_is_old() {
     };
     assert!(drained_before_the_end(Tick::ms(5_000)));
     assert!(!drained_before_the_end(Tick::ms(60_000)));
+}
+
+#[test]
+fn burst_keeps_the_drain_from_shared_processors() {
+    let most_held = |shares_processors| {
+        let mut servers = server("fifo", Discipline::Fifo, Bytes(400 * MB));
+        servers.drain.as_mut().expect("it drains").shares_processors = shares_processors;
+        run(servers, 1, 1000 * MB, vec![job(1, 1, 1, 200 * MB)]).ledger.most_held
+    };
+    let (shared, own) = (most_held(true), most_held(false));
+    assert!(shared > 150 * MB && own < 50 * MB, "{shared} and {own} bytes held");
 }

@@ -44,6 +44,7 @@ fn drain(rng: &mut Rng) -> DrainPlan {
             when_idle: rng.below(4) == 0,
         },
         pipeline: one(rng, &[Pipeline::On, Pipeline::On, Pipeline::Off]),
+        shares_processors: rng.below(3) == 0,
         lag: Tick::ms(rng.below(3) * 10),
         pause: Tick(rng.below(3) * 100_000),
         rules: Rules { alpha: 1 + rng.below(3) as u32, until, ..Rules::default() },

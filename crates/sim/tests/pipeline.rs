@@ -27,6 +27,7 @@ fn seconds(mode: Mode, stages: u64, full: Full, regions: Option<u64>) -> (f64, f
         per_server: None,
         trigger: Trigger { threshold: 0.0, ..Trigger::default() },
         pipeline: if regions.is_some() { Pipeline::On } else { Pipeline::Off },
+        shares_processors: false,
         lag: Tick(0),
         pause: Tick(0),
         rules: Rules::default(),

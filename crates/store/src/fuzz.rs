@@ -4,9 +4,7 @@
 //! The input is one file after the other: the superblock, a byte for how the last run ended, a byte for the number of
 //! pairs in the metadata and the pairs (a byte for the length of each half), then journal and payload of every region.
 
-use crate::data::{
-    CrashDisk, Data, Filled, Geometry, NoRings, Piece, Place, RecordView, Start, read_journal,
-};
+use crate::data::{CrashDisk, Data, Filled, Geometry, Piece, Place, RecordView, Start, read_journal};
 use crate::meta::{Batch, Kv, MemoryKv};
 use crate::superblock::{HEAD, Superblock};
 use crc32c::crc32c;
@@ -87,7 +85,7 @@ impl Found {
 
     fn open(&self, start: Start) -> Option<Data> {
         let (disk, kv): (_, Arc<dyn Kv>) = (self.disk.clone(), self.kv.clone());
-        let opened = Data::open(disk, kv, self.geometry, self.incarnation, start, Box::new(NoRings));
+        let opened = Data::open(disk, kv, self.geometry, self.incarnation, start);
         opened.ok().map(|(data, _)| data)
     }
 

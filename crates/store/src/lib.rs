@@ -29,10 +29,9 @@ mod watch;
 
 pub use at_rest::{AtRest, check_payloads, check_stores, repair_stores};
 pub use data::{
-    AtFlush, Backlog, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled,
-    Geometry, Grant, MAX_DOORBELLS, MAX_FILE, MAX_QUEUES, MapAt, MapOffer, MapPiece, Mapper, Missing,
-    NoRings, Picked, Piece, Place, Preparing, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start,
-    Traffic, changed_here_too,
+    AtFlush, Backlog, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
+    Grant, MAX_DOORBELLS, MAX_FILE, MAX_QUEUES, Mapper, Missing, Picked, Piece, Place, Preparing, RecordView,
+    Recovery, Released, RingId, RingView, Start, Traffic, changed_here_too,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

@@ -244,7 +244,7 @@ impl Reshapes {
     }
 
     /// Records that a server has finished a change.
-    pub fn told(&self, file: FileId, serial: Stamp, server: ServerId) -> Result<()> {
+    pub fn acknowledged(&self, file: FileId, serial: Stamp, server: ServerId) -> Result<()> {
         let mut state = self.state();
         let Some(decided) = state.decided.get_mut(&file).filter(|decided| decided.serial == serial) else {
             return Ok(());

@@ -1,6 +1,6 @@
 //! A whole store: regions, metadata and names in one directory.
 
-use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, queues_cost, rings_cost};
+use crate::data::{Data, DirDisk, Geometry, Recovery, Start, queues_cost, rings_cost};
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, CachedKv, FjallKv, KeySpace, Kv};
 use crate::names::{Names, Root};
@@ -96,8 +96,7 @@ impl Store {
         superblock.write(&dir)?;
         let disk = Arc::new(DirDisk::new(regions.clone(), files::is_in_memory(&regions)));
         let (geometry, incarnation) = (superblock.geometry, superblock.incarnation);
-        let (data, recovery) =
-            Data::open(disk, Arc::clone(&kv), geometry, incarnation, start, Box::new(NoRings))?;
+        let (data, recovery) = Data::open(disk, Arc::clone(&kv), geometry, incarnation, start)?;
         if start == Start::MachineDied {
             data.sync_all()?;
         }
@@ -291,8 +290,6 @@ impl Store {
             ended = ended.and(self.data.end_map(file).map(drop));
         }
         ended = ended.and(self.data.write_back_all());
-        // The next server process must find only the rings of live processes.
-        self.data.tend_rings(Duration::MAX)?;
         self.data.persist_all_sizes()?;
         self.data.flush_all()?;
         self.data.store_clock()?;

@@ -5,7 +5,7 @@
 mod world;
 
 use forebay_model::{ErrorKind, FileId, Incarnation, Span, Uid};
-use forebay_store::{Batch, Data, Kv, NoRings, Piece, Place, Start};
+use forebay_store::{Batch, Data, Kv, Piece, Place, Start};
 use std::sync::Arc;
 use world::{INCARNATION, SMALL, World};
 
@@ -192,7 +192,7 @@ fn lost_region_never_exposes_older_backing_bytes() {
         let disk = Arc::new(forebay_store::CrashDisk::default());
         let fresh = Incarnation(INCARNATION.0 + 1);
         Data::format(&*disk, SMALL, fresh).unwrap();
-        let (data, _) = Data::open(disk, kv, SMALL, fresh, Start::Clean, Box::new(NoRings)).unwrap();
+        let (data, _) = Data::open(disk, kv, SMALL, fresh, Start::Clean).unwrap();
         let words = [(0, 40), (40, 10), (50, 50)].map(|(offset, len)| match data.read(FILE, offset, len) {
             Ok(pieces) => match pieces.as_slice() {
                 [Piece::Backing(span)] => format!("b{}", span.len()),
@@ -252,7 +252,7 @@ fn release_that_was_not_durable_keeps_the_data() {
         let kv: Arc<dyn Kv> = Arc::new(world.kv.crash(kept));
         let disk = Arc::new(world.disk.after_power_cut(512, &mut || false));
         let start = Start::MachineDied;
-        let (data, _) = Data::open(disk, kv, SMALL, INCARNATION, start, Box::new(NoRings)).unwrap();
+        let (data, _) = Data::open(disk, kv, SMALL, INCARNATION, start).unwrap();
         let words: Vec<_> = data.read(FILE, 0, 100).unwrap();
         let word = match words.as_slice() {
             [Piece::Bytes(view)] if view.as_ref() == [3; 100] => "d100",

@@ -6,12 +6,9 @@
 mod world;
 
 use forebay_model::{ErrorKind, FileId, Incarnation, Span, Uid};
-use forebay_store::{
-    Batch, Before, CrashDisk, Data, Disk, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Start,
-};
+use forebay_store::{Batch, CrashDisk, Data, Disk, Geometry, Kv, Piece, Place, Start};
 use forebay_testkit::{Rng, rounds, seed};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use world::{SMALL, World};
 
 const ALICE: Uid = Uid(1000);
@@ -121,8 +118,7 @@ fn foreign_and_broken_regions_are_refused_with_a_reason() {
         let World { disk, kv, data, .. } = world;
         drop(data);
         let kv: Arc<dyn Kv> = kv;
-        let error =
-            Data::open(disk, kv, geometry, incarnation, Start::Clean, Box::new(NoRings)).err().unwrap();
+        let error = Data::open(disk, kv, geometry, incarnation, Start::Clean).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::BadStore);
         error.to_string()
     };
@@ -252,43 +248,6 @@ fn damaged_metadata_is_refused_with_a_reason() {
         let error = World::open(disk, kv, SMALL, Start::Clean).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::BadStore, "{error}");
     }
-}
-
-#[test]
-fn hook_runs_before_every_change() {
-    struct Count(Arc<AtomicU64>);
-    impl Before for Count {
-        fn before(&self, _: FileId) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let World { disk, data, .. } = World::new(SMALL);
-    drop(data);
-    let count = Arc::new(AtomicU64::new(0));
-    let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new());
-    let hook = Box::new(Count(Arc::clone(&count)));
-    let (data, _) = Data::open(disk, kv, SMALL, world::INCARNATION, Start::Fresh, hook).unwrap();
-    let file = FileId(10);
-    let mut seen = 0;
-    let mut check_hook = |what: &str| {
-        let now = count.load(Ordering::Relaxed);
-        assert!(now > seen, "{what} was not announced");
-        seen = now;
-    };
-    world::write(&data, file, Place::At(0), b"abc", ALICE).unwrap();
-    check_hook("a write");
-    world::read(&data, file, 0, 3).unwrap();
-    check_hook("a read");
-    world::write(&data, file, Place::End, b"def", ALICE).unwrap();
-    check_hook("an append");
-    data.facts(file).unwrap();
-    check_hook("a size");
-    data.truncate(file, 2, Batch::default()).unwrap();
-    check_hook("a truncation");
-    data.sync(file).unwrap();
-    check_hook("a sync");
-    data.delete(file, Batch::default()).unwrap();
-    check_hook("a deletion");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod world;
 
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
-use forebay_store::{Data, DirDisk, Disk, Geometry, MemoryKv, NoRings, Place, Start};
+use forebay_store::{Data, DirDisk, Disk, Geometry, MemoryKv, Place, Start};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -34,8 +34,8 @@ impl Memory {
     }
 
     fn open(self: &Arc<Memory>, start: Start) -> Data {
-        let (kv, hook) = (Arc::new(MemoryKv::new()), Box::new(NoRings));
-        Data::open(self.clone(), kv, GEOMETRY, INCARNATION, start, hook).unwrap().0
+        let kv = Arc::new(MemoryKv::new());
+        Data::open(self.clone(), kv, GEOMETRY, INCARNATION, start).unwrap().0
     }
 
     /// The allocated bytes of all files.

@@ -129,7 +129,7 @@ impl Cluster {
             self.ask(FIRST, server, |node| {
                 node.shapes.finish(&node.world.data, FILE, serial, Verdict::Done)
             })?;
-            self.node(FIRST)?.shapes.told(FILE, serial, server)?;
+            self.node(FIRST)?.shapes.acknowledged(FILE, serial, server)?;
         }
         Ok(())
     }

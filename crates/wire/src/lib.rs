@@ -39,8 +39,8 @@ pub use lost::{Loss, Losses, Lost, Remain, Remains, RepairStep};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
 pub use opening::{Agreed, Answered, Initiator, Opening, answer_opening};
 pub use peer::{
-    BackingFile, Granted, Held, Introduction, Left, MAX_PUT, Met, PeerReply, PeerRequest, Place, Vouched,
-    Wanted,
+    BackingFile, FilePart, Granted, Introduction, IntroductionReply, MAX_PUT, PeerReply, PeerRequest, Place,
+    Undrained, Vouched, Wanted,
 };
 pub use record::{CHUNK, CHUNK_HEAD, Opener, Sealer, TAG, frame_with};
 pub use rings::{FileMap, MapAt, MapGrant, MapPiece, QueueGrant, RingGrant, SlabGrant};

@@ -15,16 +15,16 @@ pub enum PeerRequest {
     /// The first message on a connection.
     Introduce(Introduction),
     /// Heartbeat. The sender's copies of the receiver's directories are leased from the time it was sent.
-    Beat,
+    Heartbeat,
     /// A request about names, in the store's own encoding.
     Names {
         /// The encoded request.
-        ask: Vec<u8>,
+        request: Vec<u8>,
     },
-    /// An operation on names, in the store's own encoding.
-    Carry {
+    /// An operation on names, in the store's own encoding, for the receiver to run as its coordinator.
+    Forward {
         /// The encoded operation.
-        ask: Vec<u8>,
+        request: Vec<u8>,
     },
     /// Requests the receiver's contribution to the attributes of a directory.
     Share {
@@ -79,7 +79,7 @@ pub enum PeerRequest {
         done: bool,
     },
     /// Requests the outcome of a change that the receiver initiated.
-    Fate {
+    Outcome {
         /// The file.
         file: FileId,
         /// Serial number of the change.
@@ -124,7 +124,7 @@ pub enum PeerRequest {
     },
     /// Stop writing to a file of the sender in the back end until it is requested again, and write zeros there for the
     /// receiver's holes.
-    Level {
+    MatchSize {
         /// The file.
         file: FileId,
         /// Assigns bytes to servers.
@@ -147,7 +147,7 @@ pub enum PeerRequest {
     },
     /// A file of the sender was changed externally in the back end. Checks whether it otherwise matches the receiver's
     /// state; if so, the receiver adopts it.
-    Anew {
+    Reread {
         /// The file.
         file: FileId,
         /// Its size in the back end, if the receiver should adopt it.
@@ -156,7 +156,7 @@ pub enum PeerRequest {
     /// The sender's demand for the targets that the receiver arbitrates. Replaces its previous demand.
     Arbitrate {
         /// The latest grant of the receiver that the sender has received.
-        heard: u64,
+        last_received: u64,
         /// Fill level of the sender, in thousandths.
         fill: u16,
         /// Demand per job.
@@ -169,13 +169,13 @@ pub enum PeerRequest {
     Granted,
     /// A file of the sender was removed externally from the back end. Checks whether the receiver has all its bytes in
     /// the buffer; if so, the receiver forgets the location.
-    Vanished {
+    MissingInBacking {
         /// The file.
         file: FileId,
         /// Assigns bytes to servers.
         layout: Layout,
         /// Whether to check only.
-        ask: bool,
+        dry_run: bool,
     },
     /// Prefetch bytes of a file of the sender from the back end.
     Fetch {
@@ -193,7 +193,7 @@ pub enum PeerRequest {
         /// Such as `trio`.
         order: String,
         /// Whether to check only that the receiver supports it.
-        ask: bool,
+        dry_run: bool,
     },
     /// The sender's user keys; the reply contains the receiver's.
     Keys {
@@ -207,22 +207,22 @@ pub enum PeerRequest {
 pub enum PeerReply {
     /// Done.
     Done,
-    /// The reply to a meeting.
-    Introduced(Met),
+    /// The reply to an introduction.
+    Introduced(IntroductionReply),
     /// A reply about names, in the store's own encoding.
     Names {
         /// The encoded reply.
-        told: Vec<u8>,
+        reply: Vec<u8>,
     },
     /// The reply to a heartbeat.
     Alive {
         /// Id of this run of the server process: replies of earlier runs are obsolete.
-        life: u64,
+        boot: u64,
     },
     /// The token is valid.
     Vouched(Vouched),
     /// The state of the file's bytes.
-    Facts(Held),
+    Facts(FilePart),
     /// The contribution to the attributes of the directory.
     Share {
         /// Number of subdirectories.
@@ -231,7 +231,7 @@ pub enum PeerReply {
         touched: Option<Stamp>,
     },
     /// The outcome of the change.
-    Fate {
+    Outcome {
         /// Whether it is committed; `None` while undecided.
         done: Option<bool>,
     },
@@ -254,7 +254,7 @@ pub enum PeerReply {
         /// The current time.
         now: Stamp,
         /// In the order of the request.
-        left: Vec<Left>,
+        left: Vec<Undrained>,
     },
     /// The prefetched bytes.
     Fetched {
@@ -283,9 +283,9 @@ pub struct Introduction {
     pub members: Members,
 }
 
-/// The reply to a [`Introduction`].
+/// The reply to an [`Introduction`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Met {
+pub struct IntroductionReply {
     /// The server.
     pub server: ServerId,
     /// Incarnation of its store.
@@ -359,7 +359,7 @@ pub struct Granted {
 
 /// Undrained bytes of a file on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Left {
+pub struct Undrained {
     /// Number of bytes.
     pub bytes: u64,
     /// Number of failed attempts.
@@ -368,7 +368,7 @@ pub struct Left {
 
 /// The state of a file's bytes on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Held {
+pub struct FilePart {
     /// Offset after its last byte.
     pub size: u64,
     /// The last change.

@@ -53,11 +53,17 @@ const fn decision(
 
 const DECISIONS: &[Decision] = &[
     decision("when a buffer is drained", ("want", "want"), ["apply_trigger", "is_active"]),
+    decision(
+        "whether a burst keeps the drain from the processors",
+        ("Arrivals", "is_burst"),
+        ["apply_trigger", "is_active"],
+    ),
+    decision("which bytes are drained", ("want", "takes"), ["choose_now", "is_active"]),
     decision("when a burst is over", ("burst", "burst"), ["burst", "is_active"]),
     decision("who may take free space", ("SpaceQueue", "is_uncontested"), ["is_uncontested", "finds_space"]),
     decision("who gets space in a full buffer", ("SpaceQueue", "next_job"), ["is_next", "next_parked"]),
     decision("a job's part of the space", ("due_among", "due_among"), ["due_among", "give_space"]),
-    decision("which writes bypass the buffer", ("WriteRouter", "route"), ["way", "arrive"]),
+    decision("which writes bypass the buffer", ("WriteRouter", "route"), ["route_of", "arrive"]),
     decision("which writes bypass a full buffer", ("decide", "decide"), ["write", "arrive"]),
     decision("how many servers and writers use a target", ("slots", "slots"), ["slots", "slots"]),
     decision("who may write to a target", ("Member", "request"), ["request", "request_grants"]),
@@ -65,6 +71,22 @@ const DECISIONS: &[Decision] = &[
     decision("whose turn it is", ("Scheduler", "next"), ["pick", "serve"]),
     decision("where a new file lies", ("place", "place"), ["layout", "balanced"]),
     decision("shares over all servers", ("divide", "divide"), ["reckon", "exchange_tables"]),
+];
+
+/// Decisions about what the simulator does not have, and why: the function of `policy`, and the daemon's caller.
+const DAEMON_ONLY: &[(&str, (&str, &str), &str, &str)] = &[
+    (
+        "who gets the last write slot of a target",
+        ("WriteSlots", "may_begin"),
+        "may_begin",
+        "writes that bypass the buffer take turns and no slots there",
+    ),
+    (
+        "over how many targets a file lies",
+        ("width", "width"),
+        "layout",
+        "a scenario says how many targets a file has",
+    ),
 ];
 
 /// Functions of the simulator that carry out what was decided, and what they must not do themselves.
@@ -122,6 +144,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     }
     if ["crates/policy", "crates/server", "crates/sim"].iter().all(|one| tree.packages().any(|p| p == *one)) {
         findings.extend(DECISIONS.iter().flat_map(|decision| callers(tree, decision)));
+        findings.extend(DAEMON_ONLY.iter().flat_map(|&(what, (import, call), server, _)| {
+            let decision = Decision { what, import, call, server, sim: "" };
+            callers(tree, &decision).into_iter().filter(|finding| finding.place != "crates/sim")
+        }));
         findings.extend(ONLY_LATER.iter().filter_map(|&(function, call, why)| {
             let path = sources(tree, "crates/sim/")
                 .find(|(_, code)| bodies(code, function).any(|body| calls(body, call, true)))?;
@@ -155,10 +181,9 @@ fn callers(tree: &Tree, decision: &Decision) -> Vec<Finding> {
 /// The code of a crate without its tests.
 fn sources<'a>(tree: &'a Tree, dir: &str) -> impl Iterator<Item = (&'a str, String)> {
     let dir = format!("{dir}src/");
-    tree.rust().filter(move |(path, _)| path.starts_with(&dir)).map(|(path, text)| {
-        let code = rust::code(text);
-        (path, code.split("\nmod tests {").next().unwrap_or_default().to_owned())
-    })
+    tree.rust()
+        .filter(move |(path, _)| path.starts_with(&dir))
+        .map(|(path, text)| (path, rust::code(&rust::without_tests(text))))
 }
 
 fn is_word(c: char) -> bool {
@@ -234,6 +259,11 @@ mod tests {
     /// The wanted callers, with the bodies of some of the simulator's functions replaced.
     fn with_callers(replaced: &[(&str, &str)]) -> Vec<String> {
         let (mut policy, mut server, mut sim) = (String::new(), String::new(), ASKS.to_owned());
+        for (_, (import, call), caller, _) in DAEMON_ONLY {
+            let ask = if import == call { format!("{call}(1)") } else { format!("it.{call}(1)") };
+            policy += &format!("pub fn {call}() {{ }}\n");
+            server += &format!("use forebay_policy::x::{import};\nfn {caller}() {{ {ask} }}\n");
+        }
         for Decision { import, call, .. } in DECISIONS {
             policy += &format!("pub fn {call}() {{ }}\n");
             server += &format!("use forebay_policy::x::{{{import}, Other}};\n");

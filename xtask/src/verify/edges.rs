@@ -118,8 +118,9 @@ struct Sources {
 impl Sources {
     fn read(tree: &Tree) -> Sources {
         let name = |path: &str| path.strip_prefix(SOURCE)?.strip_suffix(".rs").map(str::to_owned);
-        let files =
-            tree.rust().filter_map(|(path, text)| Some((name(path)?, without_tests(&rust::code(text)))));
+        let files = tree
+            .rust()
+            .filter_map(|(path, text)| Some((name(path)?, rust::code(&rust::without_tests(text)))));
         Sources { files: files.collect() }
     }
 
@@ -180,17 +181,6 @@ fn above(file: &str, path: &[String], inline: bool) -> Vec<String> {
 fn is_inline(code: &str, line: usize) -> bool {
     let margin = code.lines().take(line).filter(|text| !text.is_empty() && !text.starts_with(' '));
     margin.last().is_some_and(|text| text.ends_with('{') && text.split(' ').any(|word| word == "mod"))
-}
-
-/// The code up to its module of tests.
-fn without_tests(code: &str) -> String {
-    let tests =
-        code.match_indices("#[cfg(test)]").map(|(at, mark)| (at, code[at + mark.len()..].trim_start()));
-    let mut modules = tests.filter(|(_, rest)| {
-        let line = rest.lines().next().unwrap_or_default();
-        line.contains("mod ") && line.ends_with('{')
-    });
-    modules.next().map_or(code, |(at, _)| &code[..at]).to_owned()
 }
 
 /// The paths that follow `start`, without it, by line: two for `start{a, b::c}`.
@@ -275,6 +265,7 @@ mod tests {
             ("fn f() { crate::drain::worker::f() }", true),
             ("use crate::config::Config; // crate::drain", false),
             ("#[cfg(test)]\nmod tests {\n    use crate::drain::Worker;\n}", false),
+            ("#[cfg(test)]\nmod tests {\n    use a;\n}\n\nfn f() { crate::drain::worker::f() }", true),
         ] {
             let files = [
                 ("turns", low),

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 700;
 /// The only places where `unsafe` may stand in a crate's own sources: directories (with a slash at the end) or files.
 /// Elsewhere `#![forbid(unsafe_code)]` stands in the crate's root; a crate that owns only some files here has
 /// `#![deny(unsafe_code)]` in its root, and allows it module by module.
-const UNSAFE_HOMES: &[&str] =
+pub(super) const UNSAFE_HOMES: &[&str] =
     &["crates/shm/src/", "crates/place/src/", "crates/preload/src/", "crates/server/src/peer.rs"];
 
 /// Crates that only decide: time, randomness, files, sockets and threads come in as arguments or not at all.

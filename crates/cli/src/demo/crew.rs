@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 /// Messages that wait to be processed; when the queue is full, the jobs wait.
 const QUEUE: usize = 256;
 
@@ -22,7 +22,7 @@ pub(super) enum Task {
 /// The running jobs. Dropping it kills them.
 pub(super) struct Crew {
     members: Vec<Member>,
-    inbox: Receiver<(usize, Option<Word>)>,
+    messages: Receiver<(usize, Option<Word>)>,
 }
 
 struct Member {
@@ -35,8 +35,8 @@ struct Member {
 impl Crew {
     /// Starts a process for each job.
     pub(super) fn start(plan: &Plan, service: &str, task: Task) -> Outcome<Crew> {
-        let (sender, inbox) = sync_channel(QUEUE);
-        let mut crew = Crew { members: Vec::new(), inbox };
+        let (sender, messages) = sync_channel(QUEUE);
+        let mut crew = Crew { members: Vec::new(), messages };
         for (number, job) in plan.jobs.iter().enumerate() {
             let mut process = spawn(job, service, task)?;
             let stdout = process.stdout.take();
@@ -49,7 +49,7 @@ impl Crew {
 
     /// Waits briefly for messages of the jobs and processes one.
     pub(super) fn poll(&mut self) -> Outcome {
-        match self.inbox.recv_timeout(GLANCE) {
+        match self.messages.recv_timeout(POLL) {
             Ok((number, word)) => self.process(number, word),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
         }
@@ -57,7 +57,7 @@ impl Crew {
 
     /// Processes all messages that have arrived.
     pub(super) fn catch_up(&mut self) -> Outcome {
-        while let Ok((number, word)) = self.inbox.try_recv() {
+        while let Ok((number, word)) = self.messages.try_recv() {
             self.process(number, word)?;
         }
         Ok(())

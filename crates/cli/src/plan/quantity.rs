@@ -1,6 +1,6 @@
 //! Quantities with units: `12 GB/s`, `4 TB`, `10 min`, `20 %`.
 
-use forebay_model::Bytes;
+use forebay_model::{Bytes, time_unit};
 
 /// A number and its unit.
 fn parts(text: &str) -> Option<(f64, &str)> {
@@ -17,14 +17,7 @@ fn parts(text: &str) -> Option<(f64, &str)> {
 }
 
 fn second_unit(unit: &str) -> Option<f64> {
-    Some(match unit {
-        "ms" => 1e-3,
-        "s" | "sec" | "second" | "seconds" => 1.0,
-        "min" | "m" | "minute" | "minutes" => 60.0,
-        "h" | "hour" | "hours" => 3600.0,
-        "d" | "day" | "days" => 86_400.0,
-        _ => return None,
-    })
+    time_unit(unit).map(|unit| unit.as_secs_f64())
 }
 
 /// Parses a size, in bytes.

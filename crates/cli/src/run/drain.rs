@@ -9,7 +9,7 @@ use forebay_wire::DrainReport;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
 /// Drains everything until `stop` is set, and reports each failure.
 pub(super) fn drain_all(client: &Client, stop: &AtomicBool) -> Outcome<Drained> {
@@ -41,7 +41,7 @@ fn await_end(client: &Client, stop: &AtomicBool) -> Outcome<DrainReport> {
             return Err(Failure::Interrupted);
         }
         bars.show(&report);
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL);
         report = client.drain_state(Some(ticket.id))?;
     }
     bars.clear();

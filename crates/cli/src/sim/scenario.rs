@@ -268,6 +268,7 @@ fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
             Pipeline::On,
             word(&[("on", Pipeline::On), ("off", Pipeline::Off)]),
         )?,
+        shares_processors: or(&mut table, "shares_processors", false, truth)?,
         lag: or(&mut table, "lag", Tick(0), time)?,
         pause: or(&mut table, "pause", Tick(0), time)?,
         rules: Rules {
@@ -279,7 +280,7 @@ fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
         },
     };
     table.finish(
-        "order, region, largest, streams, above, age, when_idle, pipeline, lag, pause, alpha, per_server, choice, quantum, patience",
+        "order, region, largest, streams, above, age, when_idle, pipeline, shares_processors, lag, pause, alpha, per_server, choice, quantum, patience",
     )?;
     Ok(plan)
 }

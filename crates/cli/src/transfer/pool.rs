@@ -26,21 +26,21 @@ impl<'a> Queue<'a> {
 
 /// Runs the walker and the workers until all tasks are done.
 pub(super) fn run<'a>(tally: &'a Tally, walk: impl FnOnce(&Queue<'a>) -> Outcome) -> Outcome {
-    let (tasks, inbox) = sync_channel(QUEUE);
-    let inbox = Mutex::new(inbox);
+    let (tasks, queue) = sync_channel(QUEUE);
+    let queue = Mutex::new(queue);
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            scope.spawn(|| work(tally, &inbox));
+            scope.spawn(|| work(tally, &queue));
         }
         let queue = Queue { tasks };
         walk(&queue)
     })
 }
 
-fn work(tally: &Tally, inbox: &Mutex<Receiver<Task<'_>>>) {
+fn work(tally: &Tally, queue: &Mutex<Receiver<Task<'_>>>) {
     let mut buffer = vec![0; PIECE];
     loop {
-        let task = inbox.lock().recv();
+        let task = queue.lock().recv();
         let Ok(task) = task else { return };
         // Drop the remaining tasks, so that the walker does not block.
         if tally.is_halted() {

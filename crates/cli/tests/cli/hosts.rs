@@ -16,9 +16,7 @@ fn host(trio: &Trio, server: usize) -> String {
 fn down_stops_one_host_or_reports_that_it_stops_all() {
     let mut trio = Trio::up(Deployment::ProcessEach);
     let hosts = [0, 1, 2].map(|server| host(&trio, server));
-    trio.world
-        .run(&["down", "--host", "nowhere"])
-        .failed(2, &["no server of the service is on host nowhere"]);
+    trio.world.run(&["down", "--host", "nowhere"]).failed(2, &["no shard of the service is on host nowhere"]);
     assert_eq!(trio.world.well(&["down", "--host", &hosts[1]]), "");
     let away = trio.world.run(&["status", "--json"]);
     let status: Value = serde_json::from_str(&away.out).expect("JSON");
@@ -26,7 +24,7 @@ fn down_stops_one_host_or_reports_that_it_stops_all() {
     assert!(status["servers"][1]["trouble"].is_string(), "{status}");
     trio.start_one(1);
     let printed = trio.world.well(&["down"]);
-    assert!(printed.starts_with("stopped 3 servers on 3 hosts ("), "{printed}");
+    assert!(printed.starts_with("stopped 3 shards on 3 hosts ("), "{printed}");
     assert!(
         hosts.iter().all(|host| printed.contains(host)) && printed.contains("forebay down --host HOST"),
         "{printed}"
@@ -136,7 +134,7 @@ fn joining_server_needs_the_key_of_the_others() {
     start("1", "other").failed(1, &["other is missing", "copy it from server 0", "which makes it"]);
     assert!(!trio.world.path("other").exists(), "no key is created");
     // The first server created the key of the service; without it, its store does not fit the other servers.
-    let mut again = trio.world.command(&["up", "--detach", "--disk", "--key", "other", "--server", "0"]);
+    let mut again = trio.world.command(&["up", "--detach", "--disk", "--key", "other", "--shard", "0"]);
     again.arg("--store").arg(trio.store(0)).arg("--socket").arg(trio.world.path("sock"));
     run(again).failed(1, &["other is missing", "copy it from another server"]);
     assert!(!trio.world.path("other").exists(), "no key is created");

@@ -166,15 +166,15 @@ impl Climber {
 mod tests {
     use super::*;
     use crate::device::Curve;
+    use crate::share::Rng;
 
     /// Simulates windows on a curve with measurement noise up to `noise`, ending hopeless ones after a
     /// quarter. Returns the achieved part of the best bandwidth over all windows after the first `first`.
     fn climb(curve: &Curve, start: u32, noise: f64, windows: u32, first: u32) -> f64 {
         let mut climber = Climber::new(start, 64);
-        let (mut alpha, mut sum, mut time, mut rng) = (climber.alpha(), 0.0, 0.0, 1_u64);
+        let (mut alpha, mut sum, mut time, mut rng) = (climber.alpha(), 0.0, 0.0, Rng::new(1));
         for window in 0..windows {
-            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let error = 1.0 + noise * ((rng >> 40) as f64 / f64::from(1 << 23) - 1.0);
+            let error = 1.0 + noise * (2.0 * rng.unit() - 1.0);
             let rate = curve.rate(alpha);
             let measured = Bytes((rate * error) as u64);
             let part = if climber.is_hopeless(measured) { 0.25 } else { 1.0 };

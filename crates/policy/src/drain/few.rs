@@ -16,21 +16,21 @@ const FEW: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) enum Few<K, V> {
     /// Sorted by key.
-    Side(VecDeque<(K, V)>),
+    Sorted(VecDeque<(K, V)>),
     /// Stays a tree until it is empty.
     Tree(BTreeMap<K, V>),
 }
 
 impl<K, V> Default for Few<K, V> {
     fn default() -> Few<K, V> {
-        Few::Side(VecDeque::new())
+        Few::Sorted(VecDeque::new())
     }
 }
 
 impl<K: Ord + Copy, V> Few<K, V> {
     pub(super) fn get(&self, key: K) -> Option<&V> {
         match self {
-            Few::Side(list) => find(list, &key).ok().map(|place| &list[place].1),
+            Few::Sorted(list) => find(list, &key).ok().map(|place| &list[place].1),
             Few::Tree(tree) => tree.get(&key),
         }
     }
@@ -41,7 +41,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Few::Side(list) => list.is_empty(),
+            Few::Sorted(list) => list.is_empty(),
             Few::Tree(tree) => tree.is_empty(),
         }
     }
@@ -50,7 +50,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     pub(super) fn or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         self.make_room(key);
         match self {
-            Few::Side(list) => {
+            Few::Sorted(list) => {
                 let place = find(list, &key).unwrap_or_else(|place| {
                     list.insert(place, (key, make()));
                     place
@@ -65,7 +65,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.make_room(key);
         match self {
-            Few::Side(list) => match find(list, &key) {
+            Few::Sorted(list) => match find(list, &key) {
                 Ok(place) => list[place].1 = value,
                 Err(place) => list.insert(place, (key, value)),
             },
@@ -75,7 +75,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     pub(super) fn remove(&mut self, key: K) -> Option<V> {
         match self {
-            Few::Side(list) => {
+            Few::Sorted(list) => {
                 find(list, &key).ok().and_then(|place| list.remove(place)).map(|(_, value)| value)
             }
             Few::Tree(tree) => {
@@ -91,7 +91,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     /// All entries, in order.
     pub(super) fn iter(&self) -> Iter<'_, K, V> {
         match self {
-            Few::Side(list) => Iter::Side(list.iter()),
+            Few::Sorted(list) => Iter::Sorted(list.iter()),
             Few::Tree(tree) => Iter::Tree(tree.iter()),
         }
     }
@@ -102,7 +102,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let (side, tree) = match self {
-            Few::Side(list) => (Some(list.iter_mut()), None),
+            Few::Sorted(list) => (Some(list.iter_mut()), None),
             Few::Tree(tree) => (None, Some(tree.values_mut())),
         };
         side.into_iter().flatten().map(|(_, value)| value).chain(tree.into_iter().flatten())
@@ -111,15 +111,15 @@ impl<K: Ord + Copy, V> Few<K, V> {
     /// The last value.
     pub(super) fn last(&self) -> Option<&V> {
         match self {
-            Few::Side(list) => list.back().map(|(_, value)| value),
+            Few::Sorted(list) => list.back().map(|(_, value)| value),
             Few::Tree(tree) => tree.values().next_back(),
         }
     }
 
     /// Prefetches the storage.
-    pub(super) fn glance(&self) -> usize {
+    pub(super) fn prefetch(&self) -> usize {
         match self {
-            Few::Side(list) => list.len(),
+            Few::Sorted(list) => list.len(),
             Few::Tree(tree) => tree.len(),
         }
     }
@@ -127,7 +127,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     /// The last value before a key.
     pub(super) fn before(&self, key: K) -> Option<&V> {
         match self {
-            Few::Side(list) => place(list, &key).checked_sub(1).map(|place| &list[place].1),
+            Few::Sorted(list) => place(list, &key).checked_sub(1).map(|place| &list[place].1),
             Few::Tree(tree) => tree.range(..key).next_back().map(|(_, value)| value),
         }
     }
@@ -135,7 +135,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     /// All values from a key on, in order.
     pub(super) fn from(&self, key: K) -> impl Iterator<Item = &V> {
         let (side, tree) = match self {
-            Few::Side(list) => (Some(list.range(place(list, &key)..)), None),
+            Few::Sorted(list) => (Some(list.range(place(list, &key)..)), None),
             Few::Tree(tree) => (None, Some(tree.range(key..))),
         };
         let tree = tree.into_iter().flatten().map(|(_, value)| value);
@@ -144,7 +144,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     /// Turns a full list into a tree before an insertion.
     fn make_room(&mut self, key: K) {
-        if let Few::Side(list) = self
+        if let Few::Sorted(list) = self
             && list.len() == FEW
             && find(list, &key).is_err()
         {
@@ -177,7 +177,7 @@ fn place<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> usize {
 
 /// All of a map.
 pub(super) enum Iter<'a, K, V> {
-    Side(vec_deque::Iter<'a, (K, V)>),
+    Sorted(vec_deque::Iter<'a, (K, V)>),
     Tree(btree_map::Iter<'a, K, V>),
 }
 
@@ -186,7 +186,7 @@ impl<'a, K: Copy, V> Iterator for Iter<'a, K, V> {
 
     fn next(&mut self) -> Option<(K, &'a V)> {
         match self {
-            Iter::Side(list) => list.next().map(|(key, value)| (*key, value)),
+            Iter::Sorted(list) => list.next().map(|(key, value)| (*key, value)),
             Iter::Tree(tree) => tree.next().map(|(key, value)| (*key, value)),
         }
     }

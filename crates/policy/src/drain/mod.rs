@@ -9,15 +9,19 @@
 //!
 //! **Deliberately absent**: data, regions, back ends; access to targets (see the [arbiter](crate::arbiter)).
 
+mod arrivals;
 mod few;
 mod layout;
 mod pieces;
 mod queue;
+mod slots;
 mod stack;
 mod trigger;
 
+pub use arrivals::{Arrivals, WINDOW};
 pub use layout::{Layout, TargetId};
 pub use pieces::Pieces;
 pub use queue::{Batch, BatchId, Drain, Order, Pick};
+pub use slots::{Side, TURN_TIMEOUT, WriteSlots};
 pub use stack::{Layer, Piece, Ranges, StackLevel};
-pub use trigger::{Burst, HIGH, LULL, Pipeline, Trigger, View, Want, burst, want};
+pub use trigger::{Burst, HIGH, LULL, Pipeline, Trigger, View, Want, burst, oldest_first, want};

@@ -182,10 +182,10 @@ impl Drain {
     /// caller with thousands of queues runs each step over all queues it needs next, so that the cache misses
     /// overlap. Steps are 0 to 3; each reads memory that the one before has found. The result has no meaning.
     #[must_use]
-    pub fn glance(&self, target: TargetId, file: FileId, step: usize) -> usize {
+    pub fn prefetch(&self, target: TargetId, file: FileId, step: usize) -> usize {
         let files = || self.index.get(target);
         let seen = match step {
-            0 => return self.batches as usize + self.index.bytes() as usize + self.in_flight.glance(),
+            0 => return self.batches as usize + self.index.bytes() as usize + self.in_flight.prefetch(),
             1 => {
                 let in_flight = self.in_flight.values().next().map_or(0, |write| write.span.start as usize);
                 let spans = self.spans.values().next().map_or(0, |&(_, end)| end as usize);
@@ -195,7 +195,7 @@ impl Drain {
                     + usize::from(files().is_some());
             }
             2 => files().and_then(|files| files.get(file)).map(Layer::bytes),
-            _ => files().and_then(|files| files.get(file)).map(Ranges::glance),
+            _ => files().and_then(|files| files.get(file)).map(Ranges::prefetch),
         };
         seen.unwrap_or(0) as usize
     }

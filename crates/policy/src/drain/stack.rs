@@ -121,7 +121,7 @@ impl Ranges {
     }
 
     /// Prefetches the memory that an insertion or removal reads.
-    pub(super) fn glance(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.span.end)
             + self.iter().next().map_or(0, |piece| piece.span.end)
     }
@@ -145,7 +145,7 @@ impl Ranges {
     }
 
     /// Removes the part of an old piece that lies inside a span.
-    fn carve(&mut self, old: Piece, span: Span, notify: &mut dyn FnMut(Changed)) {
+    fn cut_out(&mut self, old: Piece, span: Span, notify: &mut dyn FnMut(Changed)) {
         self.drop(old, notify);
         self.add(old.part(Span::new(old.span.start, old.span.start.max(span.start))), notify);
         self.add(old.part(Span::new(old.span.end.min(span.end), old.span.end)), notify);
@@ -162,7 +162,7 @@ impl Layer for Ranges {
                 self.add(piece.part(Span::new(at, at.max(old.span.start))), notify);
                 at = old.span.end.min(piece.span.end);
             } else {
-                self.carve(old, piece.span, notify);
+                self.cut_out(old, piece.span, notify);
             }
         }
         self.add(piece.part(Span::new(at, piece.span.end)), notify);
@@ -170,7 +170,7 @@ impl Layer for Ranges {
 
     fn remove(&mut self, (): (), span: Span, notify: &mut dyn FnMut(Changed)) {
         for old in self.overlapping(span) {
-            self.carve(old, span, notify);
+            self.cut_out(old, span, notify);
         }
     }
 

@@ -53,6 +53,14 @@ pub struct Trigger {
     pub when_idle: bool,
 }
 
+impl Trigger {
+    /// The bytes that fit into a buffer between the threshold and the share that is drained even during a burst.
+    #[must_use]
+    pub fn room(&self, capacity: u64) -> u64 {
+        (capacity as f64 * (HIGH - self.threshold).max(0.0)) as u64
+    }
+}
+
 impl Default for Trigger {
     fn default() -> Trigger {
         Trigger { threshold: 0.2, age: Tick::ms(600_000), when_idle: false }
@@ -89,6 +97,24 @@ pub enum Want {
     Bytes(u64),
     /// Everything that was written before.
     Before(Stamp),
+}
+
+impl Want {
+    /// Whether bytes are drained, when this many others were chosen and the oldest of them arrived then.
+    #[must_use]
+    pub fn takes(self, chosen: u64, oldest: Stamp) -> bool {
+        match self {
+            Want::Nothing => false,
+            Want::Bytes(bytes) => chosen < bytes,
+            Want::Before(then) => oldest <= then,
+        }
+    }
+}
+
+/// Files with the age and the number of their bytes in the buffer, in the order in which they are drained: those with
+/// the oldest bytes first.
+pub fn oldest_first<F: Ord>(files: &mut [(Stamp, u64, F)]) {
+    files.sort_unstable();
 }
 
 /// What should be drained now.
@@ -173,6 +199,36 @@ mod tests {
                 View { capacity, live, waiting, idle, burst: any, filling, within_hours, now: at(100) };
             assert_eq!(want(&lazy, view), wanted, "{live} {waiting}");
         }
+    }
+
+    #[test]
+    fn oldest_files_are_drained_until_the_trigger_is_satisfied() {
+        let backlog = [(Stamp(30), 5, 'c'), (Stamp(10), 4, 'a'), (Stamp(20), 6, 'b')];
+        for (want, chosen) in [
+            (Want::Nothing, ""),
+            (Want::Bytes(0), ""),
+            (Want::Bytes(1), "a"),
+            (Want::Bytes(4), "a"),
+            (Want::Bytes(5), "ab"),
+            (Want::Bytes(100), "abc"),
+            (Want::Before(Stamp(9)), ""),
+            (Want::Before(Stamp(20)), "ab"),
+        ] {
+            let (mut files, mut bytes, mut names) = (backlog, 0, String::new());
+            oldest_first(&mut files);
+            for (oldest, len, name) in files {
+                if want.takes(bytes, oldest) {
+                    (bytes, names) = (bytes + len, names + &name.to_string());
+                }
+            }
+            assert_eq!(names, chosen, "{want:?}");
+        }
+    }
+
+    #[test]
+    fn room_lies_between_the_threshold_and_the_share_of_a_burst() {
+        let room = |threshold| Trigger { threshold, ..Trigger::default() }.room(1000);
+        assert_eq!([0.0, 0.3, 0.8, 0.9].map(room), [800, 500, 0, 0]);
     }
 
     #[test]

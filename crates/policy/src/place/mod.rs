@@ -39,7 +39,7 @@ pub use contend::{Flow, Rates, seconds};
 pub use job::{FilePlan, Job, Plan, Trouble, Writer, place};
 pub use ledger::{HALF_LIFE, Ledger};
 pub use measure::{Load, imbalance};
-pub use pattern::{Component, Limits, Note, Pattern, Shape, Stripes};
+pub use pattern::{Component, Limits, Note, PART, Pattern, Shape, Stripes, width};
 pub use setting::{SETTING, Service, Setting};
 pub use topology::{
     Capacities, Client, Description, Flaw, Part, Router, Routers, Server, State, Target, Topology,

@@ -28,11 +28,23 @@ impl Limits {
     /// Limits of Forebay's own stripe sets.
     pub const STRIPES: Limits =
         Limits { stripes: 1024, unit: 4096, largest: 1 << 40, usual: 1 << 20, progressive: false };
+    /// What all back ends with targets accept.
+    pub const BACK_END: Limits = Limits { progressive: false, ..Limits::LUSTRE };
 
     /// The smallest accepted stripe size that is not smaller than `size`, if there is one.
     pub(super) fn accepted(self, size: u64) -> u64 {
         size.div_ceil(self.unit).saturating_mul(self.unit).clamp(self.unit, self.largest)
     }
+}
+
+/// Bytes of a file on each target, if the number of targets is not requested.
+pub const PART: u64 = 64 << 20;
+
+/// How many of the usable targets a file of this size lies on: one for each [`PART`]. A file that many processes share
+/// needs many targets, and a file per process does not.
+#[must_use]
+pub fn width(size: u64, usable: u32, limits: &Limits) -> u32 {
+    u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX).clamp(1, usable.min(limits.stripes).max(1))
 }
 
 /// How writers map to files.

@@ -150,8 +150,8 @@ impl Gift {
             account.fair = entry.fair;
             account.budget += got;
             account.queue = Queue::of(waits, account.budget);
-            self.within.seat(slot, got.max(1.0), account.queue == Queue::Within);
-            self.beyond.seat(slot, entry.fair.max(1.0), account.queue == Queue::Beyond);
+            self.within.set_child(slot, got.max(1.0), account.queue == Queue::Within);
+            self.beyond.set_child(slot, entry.fair.max(1.0), account.queue == Queue::Beyond);
         }
     }
 

@@ -102,7 +102,7 @@ impl Heap {
 
     /// Sets a child's weight and whether it is awake. Only valid after [`restart`](Self::restart), in
     /// ascending order of place: all tags are zero, so no entry has to move.
-    pub(super) fn seat(&mut self, place: usize, weight: f64, awake: bool) {
+    pub(super) fn set_child(&mut self, place: usize, weight: f64, awake: bool) {
         self.children[place].weight = weight;
         if awake {
             let last = self.awake.last().copied();
@@ -181,7 +181,7 @@ impl Pick for Heap {
         self.awake.len()
     }
 
-    fn glance(&self, place: usize) -> usize {
+    fn prefetch(&self, place: usize) -> usize {
         self.children[place].at as usize + self.awake.first().map_or(0, |first| first.place as usize)
     }
 }

@@ -182,7 +182,7 @@ impl JobTable {
     }
 
     /// Prefetches the memory that an arrival or completion of this job reads.
-    pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
+    pub(super) fn prefetch(&self, slot: usize, step: usize) -> usize {
         match step {
             1 => self.slots[slot].queue.len(),
             2 => self.head(slot).map_or(0, |cost| cost.0 as usize),

@@ -74,7 +74,7 @@ pub trait Scheduler: Send {
     /// Prefetches the memory that a decision about a job will read, and decides nothing. A caller with
     /// thousands of schedulers runs each step over all schedulers it will call next, so that the cache misses
     /// overlap. Steps are 0 to 3; each reads memory that the one before has found. The result has no meaning.
-    fn glance(&self, job: JobId, step: usize) -> usize {
+    fn prefetch(&self, job: JobId, step: usize) -> usize {
         let _ = (job, step);
         self.waiting()
     }

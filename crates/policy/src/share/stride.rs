@@ -92,12 +92,12 @@ impl Scheduler for Stride {
         self.job_table.waiting()
     }
 
-    fn glance(&self, job: JobId, step: usize) -> usize {
+    fn prefetch(&self, job: JobId, step: usize) -> usize {
         if step == 0 {
             return self.job_table.waiting() + self.job_table.size() + self.tree.awake() + self.tree.size();
         }
         let slot = self.job_table.slot(job);
-        self.job_table.glance(slot, step) + self.tree.glance(slot, step)
+        self.job_table.prefetch(slot, step) + self.tree.prefetch(slot, step)
     }
 
     fn take_all(&mut self) -> Vec<Request> {

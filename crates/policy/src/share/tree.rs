@@ -28,7 +28,7 @@ pub(super) trait Pick: Default {
     /// How many children are awake.
     fn awake(&self) -> usize;
     /// Prefetches the memory that choosing this child reads.
-    fn glance(&self, _place: usize) -> usize {
+    fn prefetch(&self, _place: usize) -> usize {
         self.awake()
     }
 }
@@ -303,7 +303,7 @@ impl<P: Pick> Tree<P> {
     }
 
     /// Prefetches the memory that serving this job reads.
-    pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
+    pub(super) fn prefetch(&self, slot: usize, step: usize) -> usize {
         let mut link = self.leaves.get(slot).copied().unwrap_or(LOOSE);
         let mut seen = self.nodes[ROOT as usize].pick.awake();
         while step > 1 && link.parent != NONE {
@@ -312,7 +312,7 @@ impl<P: Pick> Tree<P> {
             seen += parent.children.len() + parent.pick.awake();
             if step > 2 {
                 let child = matches!(parent.children[place], Child::Vacant);
-                seen += parent.pick.glance(place) + usize::from(child);
+                seen += parent.pick.prefetch(place) + usize::from(child);
             }
             link = parent.link;
         }

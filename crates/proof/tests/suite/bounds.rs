@@ -466,7 +466,7 @@ fn measure(limited: &Limited, time: Duration, is_soak: bool) {
         );
         assert!(slowest < LONGEST, "{what}, {way}: a round of the ordinary user took {slowest:?}");
         if is_soak {
-            assert!(samples >= SAMPLES, "{what}, {way}: {samples} rounds in {PATIENCE:?} say nothing");
+            assert!(samples >= SAMPLES, "{what}, {way}: {samples} rounds in {PATIENCE:?} send nothing");
             assert!(ratio <= SLOWDOWN, "{what}, {way}: the ordinary user is {ratio:.1} times slower");
         }
     }

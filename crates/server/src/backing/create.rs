@@ -139,6 +139,21 @@ impl BackingLayer {
             }
             Some(_) => return Err(taken_in_backing(path)),
         }
+        self.make_in_backing(backing, (file, inode), choose_layout, at, (dir, &name), dirs)?;
+        backing_file.is_new = true;
+        Ok(backing_file)
+    }
+
+    /// Creates a file at a free place of the back end, and records it.
+    fn make_in_backing(
+        &self,
+        backing: &Backing,
+        (file, inode): (FileId, &Inode),
+        choose_layout: ChooseLayout<'_>,
+        at: Slot<'_>,
+        (dir, name): (FileId, &Name),
+        dirs: &mut Vec<FileId>,
+    ) -> Result<()> {
         backing.set_mark(file)?;
         let _filling = backing.lock_filling(dir);
         if dir != FileId::ROOT {
@@ -158,15 +173,14 @@ impl BackingLayer {
         let serial = made.or_else(|error| self.creation_failed(backing, file, error))?;
         let found = backing.ask(|backend| backend.find_at(at))?.ok_or_else(|| missing_in_backing(file))?;
         if !is_created_object(&found, inode, serial) {
-            self.creation_failed(backing, file, taken_in_backing(path))?;
+            self.creation_failed(backing, file, taken_in_backing(at.path))?;
         }
-        self.put_place(backing, file, (dir, name), &found)?;
+        self.put_place(backing, file, (dir, name.clone()), &found)?;
         if backing.durable {
             // A file with bytes in the back end and without a record would look like another program's.
             backing.kv.sync()?;
         }
-        backing_file.is_new = true;
-        Ok(backing_file)
+        Ok(())
     }
 
     /// Handles a failed creation. If another program has just created the file, the writeback mark is removed, so that

@@ -18,9 +18,9 @@
 
 mod buffered;
 mod create;
+mod drain_notices;
 mod extras;
 mod ground;
-mod inbox;
 mod intent;
 mod layer;
 mod leased;
@@ -47,11 +47,11 @@ pub(crate) use stage::Brought;
 pub(crate) use writeback::BackingWriter;
 
 use crate::working;
+pub(crate) use drain_notices::DrainNotices;
 use forebay_backend::{Backend, Found, Slot};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
 use forebay_store::{Batch, Inode, Kv};
 use forebay_wire::Place;
-pub(crate) use inbox::Inbox;
 pub(crate) use layer::BackingLayer;
 use leased::LeasedDirs;
 use marks::WritebackMarks;
@@ -94,7 +94,7 @@ pub(crate) struct Backing {
     /// Whether the store survives a crash of the machine.
     durable: bool,
     /// Work for the drain.
-    inbox: Mutex<Inbox>,
+    drain_notices: Mutex<DrainNotices>,
     /// Staged bytes.
     pub(crate) read_cache: ReadCache,
     /// Bounds the requests that wait for the back end.
@@ -118,7 +118,7 @@ impl Backing {
             mounts: Mounts::default(),
             hints: Mutex::default(),
             places: Mutex::default(),
-            inbox: Mutex::default(),
+            drain_notices: Mutex::default(),
             backend,
             kv,
             tree: RwLock::default(),

@@ -33,7 +33,7 @@ impl BackingLayer {
     pub(crate) async fn recover_from_backing(self: &Arc<BackingLayer>, file: FileId) -> Result<()> {
         for (server, incarnation) in self.to_recover(file)? {
             let size = self.homes.extent(file)?.least.max(self.homes.held(file)?.size);
-            self.peers.ask(server, PeerRequest::Anew { file, size: Some(size) }).await?;
+            self.peers.ask(server, PeerRequest::Reread { file, size: Some(size) }).await?;
             self.store.names().note_incarnation(file, server, incarnation)?;
         }
         Ok(())

@@ -148,53 +148,12 @@ impl BackingLayer {
             return Ok(extras);
         }
         self.writers.sync_direct_until_done(file)?;
-        let mut finalize = |inode: Option<&Inode>| {
-            let record = backing.record(file)?;
-            let (Some(inode), Some(record), Some(path)) = (inode, record, backing.path(file)?) else {
-                inode.map_or(Ok(()), |inode| self.remove_incomplete_file(backing, file, inode))?;
-                let mut batch = Batch::default();
-                Backing::end_mark(file, &mut batch);
-                return backing.kv.commit(batch);
-            };
-            let Some(found) = backing.spot_of(file)?.map(|at| backing.look(&at)).transpose()?.flatten()
-            else {
-                return self.accept_removal(backing, file, inode);
-            };
-            if found.kind != inode.kind() || !is_recorded_object(&record, &found) {
-                return Err(changed_in_backing(file));
-            }
-            let it = seen(&path, found.version);
-            let named = record.home != Home::Private;
-            let mut zeros = Vec::new();
-            match &shared {
-                Some(facts) if named && found.version.size != facts.size => {
-                    backing.ask(|backend| backend.truncate_of(it, facts.size))?;
-                }
-                None if named && inode.kind() == FileKind::File => {
-                    zeros = self.match_size(backing, file, it, found.version.size)?;
-                }
-                _ => {}
-            }
-            if shared.is_none() && self.writers.is_left_over(file) {
-                backing.ask(|backend| backend.open(&path)?.sync())?;
-            }
-            if named && end == (End::Mark { last: true }) {
-                self.add_extras(backing, file, inode, it, &mut extras)?;
-            }
-            if named {
-                self.set_attrs(backing, (file, inode), it, shared)?;
-            }
-            match end {
-                End::Attrs => self.store.data().hollow(file, &zeros, Batch::default()),
-                End::Mark { .. } => self.record_version(backing, file, &record, it, &zeros),
-            }
-        };
         let mut ended = None;
         let held = self.store.names().hold(file, |inode| {
             let _tree = backing.lock_tree();
             let is_dir = inode.is_some_and(|inode| inode.kind() == FileKind::Directory);
             let _finishing = is_dir.then(|| (backing.lock_creation(file), backing.lock_finishing(file)));
-            finalize(inode)?;
+            self.finalize_held(backing, (file, inode), end, shared, &mut extras)?;
             // While the file is locked: the next worker must not take this mark for one that lasts.
             if end != End::Attrs {
                 ended = backing.take_mark(file);
@@ -210,6 +169,55 @@ impl BackingLayer {
         }
         self.writers.forget_direct(file);
         Ok(extras)
+    }
+
+    /// Finalizes a file whose names are locked.
+    fn finalize_held(
+        &self,
+        backing: &Backing,
+        (file, inode): (FileId, Option<&Inode>),
+        end: End,
+        shared: Option<Facts>,
+        extras: &mut Extras,
+    ) -> Result<()> {
+        let record = backing.record(file)?;
+        let (Some(inode), Some(record), Some(path)) = (inode, record, backing.path(file)?) else {
+            inode.map_or(Ok(()), |inode| self.remove_incomplete_file(backing, file, inode))?;
+            let mut batch = Batch::default();
+            Backing::end_mark(file, &mut batch);
+            return backing.kv.commit(batch);
+        };
+        let Some(found) = backing.spot_of(file)?.map(|at| backing.look(&at)).transpose()?.flatten() else {
+            return self.accept_removal(backing, file, inode);
+        };
+        if found.kind != inode.kind() || !is_recorded_object(&record, &found) {
+            return Err(changed_in_backing(file));
+        }
+        let it = seen(&path, found.version);
+        let named = record.home != Home::Private;
+        let mut zeros = Vec::new();
+        match &shared {
+            Some(facts) if named && found.version.size != facts.size => {
+                backing.ask(|backend| backend.truncate_of(it, facts.size))?;
+            }
+            None if named && inode.kind() == FileKind::File => {
+                zeros = self.match_size(backing, file, it, found.version.size)?;
+            }
+            _ => {}
+        }
+        if shared.is_none() && self.writers.is_left_over(file) {
+            backing.ask(|backend| backend.open(&path)?.sync())?;
+        }
+        if named && end == (End::Mark { last: true }) {
+            self.add_extras(backing, file, inode, it, extras)?;
+        }
+        if named {
+            self.set_attrs(backing, (file, inode), it, shared)?;
+        }
+        match end {
+            End::Attrs => self.store.data().hollow(file, &zeros, Batch::default()),
+            End::Mark { .. } => self.record_version(backing, file, &record, it, &zeros),
+        }
     }
 
     /// Whether a file with a name is in the back end; false if its creation failed.

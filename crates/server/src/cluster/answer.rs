@@ -7,7 +7,7 @@ use super::{
 use crate::backing::BackingLayer;
 use crate::caller::Caller;
 use crate::connection_epoch::ConnectionEpoch;
-use crate::drain::{DrainEngine, never_drained};
+use crate::drain::{DrainEngine, Statement, never_drained};
 use crate::file_homes::FileHomes;
 use crate::keys::Keys;
 use crate::members::Membership;
@@ -17,7 +17,7 @@ use crate::session::Sessions;
 use crate::writers::Writers;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
 use forebay_store::{NameReply, NameRequest, Store, Verdict};
-use forebay_wire::{Answer, Introduction, Met, PeerReply, PeerRequest, Reply};
+use forebay_wire::{Answer, Introduction, IntroductionReply, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
 /// Answers to other servers.
@@ -46,7 +46,7 @@ pub(crate) struct PeerAnswers {
 
 impl PeerAnswers {
     /// Another server introduces itself.
-    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<Met> {
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Introduction) -> Result<IntroductionReply> {
         caller.demand("act as a server of this service")?;
         let (own, members) = (self.own, self.members.members());
         if meeting.members != *members {
@@ -61,7 +61,7 @@ impl PeerAnswers {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let replaced = self.join_state.record_meeting(&self.store, meeting.server, meeting.incarnation)?;
-        Ok(Met {
+        Ok(IntroductionReply {
             server: own,
             incarnation: self.store.incarnation(),
             joined: self.join_state.has_joined(),
@@ -87,102 +87,120 @@ impl PeerAnswers {
     pub(crate) fn answer(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply, Blocked> {
         match request {
             PeerRequest::Introduce(_) => Err(nonsense(request).into()),
-            PeerRequest::Beat => {
+            PeerRequest::Heartbeat => {
                 self.homes.demand_joined()?;
                 let lapses = self.leases.table.answer(from)?;
-                Ok(PeerReply::Alive { life: self.began.0 + lapses })
+                Ok(PeerReply::Alive { boot: self.began.0 + lapses })
             }
             PeerRequest::Keys { keys } => {
                 tokio::task::block_in_place(|| self.keys.join(keys, &self.sessions))?;
                 Ok(PeerReply::Keys { keys: self.keys.all() })
             }
-            PeerRequest::Names { ask } => {
+            PeerRequest::Names { request } => {
                 self.homes.demand_joined()?;
-                let told = self.store.names().answer(from, &NameRequest::decode(ask)?);
+                let reply = self.store.names().answer(from, &NameRequest::decode(request)?);
                 self.grace.take_orphaned(&self.store, &self.opens);
-                Ok(PeerReply::Names { told: told?.encode() })
+                Ok(PeerReply::Names { reply: reply?.encode() })
             }
             // These wait for other servers, or for writes to the back end.
-            PeerRequest::Carry { .. }
+            PeerRequest::Forward { .. }
             | PeerRequest::CreateBacking { .. }
-            | PeerRequest::Level { .. }
-            | PeerRequest::Vanished { .. }
+            | PeerRequest::MatchSize { .. }
+            | PeerRequest::MissingInBacking { .. }
             | PeerRequest::Fetch { .. }
-            | PeerRequest::Anew { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
+            | PeerRequest::Reread { .. } => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
                 Err(Blocked::Names(forebay_store::Obstacle::SeveralShards))
             }
-            PeerRequest::Share { dir } => {
-                self.homes.demand_joined()?;
-                let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
-                Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
-            }
+            PeerRequest::Share { .. }
+            | PeerRequest::Facts { .. }
+            | PeerRequest::Forget { .. }
+            | PeerRequest::DropSetId { .. }
+            | PeerRequest::HasSetId { .. }
+            | PeerRequest::Backing { .. } => Ok(self.answer_file(request)?),
             PeerRequest::Vouch { token } => match self.layer.to_recover(token.file)?.is_empty() {
                 true => self.vouching.vouch(from, token).map(PeerReply::Vouched),
                 false => Err(Blocked::Names(forebay_store::Obstacle::SeveralShards)),
             },
-            PeerRequest::Facts { file, closed } => {
-                if *closed {
-                    self.local.demand_closed(*file)?;
-                }
-                Ok(PeerReply::Facts(self.homes.held(*file)?))
-            }
-            PeerRequest::Forget { file } => {
-                self.local.forget(*file)?;
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::DropSetId { file } => {
-                self.store.names().drop_set_id(*file, self.store.data().now())?;
-                Ok(PeerReply::Done)
-            }
             PeerRequest::Remains { of } => {
                 self.homes.demand_joined()?;
                 Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.losses.remains(from, of))?))
             }
-            PeerRequest::HasSetId { file } => {
-                self.opens.has_set_id(*file);
-                Ok(PeerReply::Done)
-            }
-            // These wait for a device.
-            PeerRequest::Backing { file } => {
-                let place = tokio::task::block_in_place(|| self.layer.backing_place(*file))?;
-                Ok(PeerReply::Backing { place })
-            }
-            PeerRequest::Drained { file } => {
-                self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
-                Ok(self.engine()?.arbitrate(from, (*heard, *fill), wanted, written))
-            }
-            PeerRequest::Granted => {
-                self.drain.iter().for_each(|engine| engine.request_grants(from));
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Order { order, ask } => {
-                self.drain.iter().try_for_each(|engine| engine.set_order(order, *ask))?;
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::Undrained { files, before, drain } => Ok(match &self.drain {
-                Some(engine) => engine.undrained(files, *before, *drain),
-                None => never_drained(self.store.data(), files, *before),
-            }),
+            PeerRequest::Drained { .. }
+            | PeerRequest::Arbitrate { .. }
+            | PeerRequest::Granted
+            | PeerRequest::Order { .. }
+            | PeerRequest::Undrained { .. } => Ok(self.answer_drain(from, request)?),
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
-            | PeerRequest::Fate { .. }
+            | PeerRequest::Outcome { .. }
             | PeerRequest::Put { .. } => {
                 Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
             }
         }
     }
 
+    /// Answers requests about a directory's share or one file.
+    fn answer_file(&self, request: &PeerRequest) -> Result<PeerReply> {
+        match *request {
+            PeerRequest::Share { dir } => {
+                self.homes.demand_joined()?;
+                let share = self.store.names().settled_share(dir)?;
+                return Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched });
+            }
+            PeerRequest::Facts { file, closed } => {
+                if closed {
+                    self.local.demand_closed(file)?;
+                }
+                return Ok(PeerReply::Facts(self.homes.held(file)?));
+            }
+            PeerRequest::Forget { file } => self.local.forget(file)?,
+            PeerRequest::DropSetId { file } => {
+                self.store.names().drop_set_id(file, self.store.data().now())?;
+            }
+            PeerRequest::HasSetId { file } => self.opens.has_set_id(file),
+            // This waits for a device.
+            PeerRequest::Backing { file } => {
+                let place = tokio::task::block_in_place(|| self.layer.backing_place(file))?;
+                return Ok(PeerReply::Backing { place });
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// Answers requests between the drains of two servers.
+    fn answer_drain(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
+        match request {
+            PeerRequest::Drained { file } => {
+                self.drain.iter().for_each(|engine| engine.part_drained(from, *file));
+            }
+            PeerRequest::Arbitrate { last_received, fill, wanted, written } => {
+                let statement = Statement { last_received: *last_received, fill: *fill, wanted };
+                return Ok(self.engine()?.arbitrate(from, statement, written));
+            }
+            PeerRequest::Granted => self.drain.iter().for_each(|engine| engine.request_grants(from)),
+            PeerRequest::Order { order, dry_run } => {
+                self.drain.iter().try_for_each(|engine| engine.set_order(order, *dry_run))?;
+            }
+            PeerRequest::Undrained { files, before, drain } => {
+                return Ok(match &self.drain {
+                    Some(engine) => engine.undrained(files, *before, *drain),
+                    None => never_drained(self.store.data(), files, *before),
+                });
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
+    }
+
     /// Answers requests about the bytes of a striped file.
     fn answer_bytes(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
         let (reshapes, data) = (self.store.reshapes(), self.store.data());
         match *request {
-            PeerRequest::Fate { file, serial } => {
+            PeerRequest::Outcome { file, serial } => {
                 let verdict = reshapes.verdict(file, serial)?;
-                return Ok(PeerReply::Fate { done: verdict.map(|verdict| verdict == Verdict::Done) });
+                return Ok(PeerReply::Outcome { done: verdict.map(|verdict| verdict == Verdict::Done) });
             }
             PeerRequest::Reshape { file, serial, change, lost_below } => {
                 self.demand_authority(from, file)?;
@@ -231,9 +249,9 @@ impl PeerAnswers {
         request: &PeerRequest,
     ) -> Result<PeerReply> {
         let &(PeerRequest::Reshape { file, .. }
-        | PeerRequest::Level { file, .. }
-        | PeerRequest::Vanished { file, .. }
-        | PeerRequest::Anew { file, .. }) = request
+        | PeerRequest::MatchSize { file, .. }
+        | PeerRequest::MissingInBacking { file, .. }
+        | PeerRequest::Reread { file, .. }) = request
         else {
             return Err(nonsense(request));
         };
@@ -241,13 +259,13 @@ impl PeerAnswers {
         let _suspended = self.drain.as_ref().map(|engine| engine.be_still(file)).transpose()?;
         let _pass = connection_epoch.pass()?;
         match request {
-            PeerRequest::Level { file, layout, place, size, lost_below } => {
+            PeerRequest::MatchSize { file, layout, place, size, lost_below } => {
                 self.engine()?.match_part((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
             }
-            PeerRequest::Vanished { file, layout, ask } => {
-                self.layer.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
+            PeerRequest::MissingInBacking { file, layout, dry_run } => {
+                self.layer.forget_part(*file, layout, *dry_run).map(|()| PeerReply::Done)
             }
-            PeerRequest::Anew { file, size } => {
+            PeerRequest::Reread { file, size } => {
                 self.striped.adopt_version(*file, *size).map(|()| PeerReply::Done)
             }
             _ => self.answer_bytes(from, request),
@@ -263,10 +281,10 @@ impl PeerAnswers {
     ) -> Answer {
         self.homes.demand_joined()?;
         let reply = match &request {
-            PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
-                let told: NameReply =
-                    self.transactions.answer_names(from, &NameRequest::decode(ask)?).await?;
-                PeerReply::Names { told: told.encode() }
+            PeerRequest::Names { request } | PeerRequest::Forward { request } => {
+                let reply: NameReply =
+                    self.transactions.answer_names(from, &NameRequest::decode(request)?).await?;
+                PeerReply::Names { reply: reply.encode() }
             }
             PeerRequest::CreateBacking { file, size } => PeerReply::BackingFile {
                 backing_file: self.engine()?.create_striped(from, *file, *size).await?,

@@ -126,12 +126,14 @@ pub(crate) struct DirLeases {
 impl DirLeases {
     /// Returns when another server has dropped its copy of a directory, or the copy has expired.
     pub(crate) async fn recall(self: Arc<DirLeases>, server: ServerId, dir: FileId) {
-        let ask = PeerRequest::Names { ask: NameRequest::Drop(dir).encode() };
+        let ask = PeerRequest::Names { request: NameRequest::Drop(dir).encode() };
         let mut unanswered = None;
         loop {
             let patience = self.table.time.min(self.patience);
             match self.peers.request_within(server, ask.clone(), patience).await {
-                Ok(PeerReply::Names { told }) if matches!(NameReply::decode(&told), Ok(NameReply::Done)) => {
+                Ok(PeerReply::Names { reply })
+                    if matches!(NameReply::decode(&reply), Ok(NameReply::Done)) =>
+                {
                     return;
                 }
                 Ok(_) => tracing::debug!(%server, %dir, "a server does not drop its copy of a directory"),
@@ -154,19 +156,19 @@ pub(crate) async fn beat(leases: Arc<DirLeases>, server: ServerId) {
     let mut stopping = leases.life.stopping();
     loop {
         let sent = Instant::now();
-        let request = leases.peers.request_within(server, PeerRequest::Beat, leases.table.time);
+        let request = leases.peers.request_within(server, PeerRequest::Heartbeat, leases.table.time);
         let answer = tokio::select! {
             answer = request => answer,
             () = stopped(&mut stopping) => return,
         };
         match answer {
-            Ok(PeerReply::Alive { life }) => {
-                if !leases.table.counts(server, life) {
+            Ok(PeerReply::Alive { boot }) => {
+                if !leases.table.counts(server, boot) {
                     // The server may have changed its directories while the lease had expired, and a new boot does not
                     // know which copies it sent.
                     tokio::task::block_in_place(|| leases.store.names().forget_copies(server));
                 }
-                leases.table.extend(server, life, sent);
+                leases.table.extend(server, boot, sent);
             }
             Ok(other) => {
                 tracing::warn!(%server, answer = variant_name(&other), "unexpected answer to a heartbeat");

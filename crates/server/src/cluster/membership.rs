@@ -8,7 +8,7 @@
 
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, Members, Result, ServerId};
 use forebay_store::{Batch, KeySpace, Kv, Store};
-use forebay_wire::{Met, Standing};
+use forebay_wire::{IntroductionReply, Standing};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ impl JoinState {
     }
 
     /// Handles the answer of another server to an introduction. Joins if that is sufficient.
-    pub(crate) fn has_met(&self, store: &Store, members: &Members, met: &Met) -> Result<()> {
+    pub(crate) fn has_met(&self, store: &Store, members: &Members, met: &IntroductionReply) -> Result<()> {
         self.record_meeting(store, met.server, met.incarnation)?;
         let mut state = self.lock();
         state.refused.take_if(|(server, _)| *server == met.server);

@@ -60,6 +60,6 @@ pub(crate) use outcome::{Blocked, Outcome, RetryContext};
 pub(crate) use peers::{PeerClient, PeerClients, PeerLinks, keep, nonsense};
 pub(crate) use requests::Peers;
 pub(crate) use striped::{StripedFiles, StripedParts, StripedQueue, and};
-pub(crate) use tidy::{Tidy, settle_first, work};
+pub(crate) use tidy::{Tidy, resolve_first, work};
 pub(crate) use transaction::{RetryState, TransactionParts, Transactions, Undone};
 pub(crate) use vouch::Vouching;

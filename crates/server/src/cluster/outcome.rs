@@ -3,7 +3,7 @@
 use crate::backing::Order;
 use forebay_model::{Error, FileId, Reshape};
 use forebay_store::{Obstacle, Opening, Share, Stopped};
-use forebay_wire::{Held, Reply, Token};
+use forebay_wire::{FilePart, Reply, Token};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) enum Blocked {
 #[derive(Clone, Default)]
 pub(crate) struct RetryContext {
     /// What other servers hold of files, altogether.
-    pub(crate) held: HashMap<FileId, Held>,
+    pub(crate) held: HashMap<FileId, FilePart>,
     /// The counts of other servers for directories, altogether.
     pub(crate) shares: HashMap<FileId, Share>,
     /// The change of a file's bytes that other holders have prepared.

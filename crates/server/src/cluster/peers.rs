@@ -16,7 +16,8 @@ use crate::session::Sessions;
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId, shown_time};
 use forebay_store::Store;
 use forebay_wire::{
-    Answer, Call, FrameKind, Introduction, Met, PeerReply, PeerRequest, Reply, Request, body, variant_name,
+    Answer, Call, FrameKind, Introduction, IntroductionReply, PeerReply, PeerRequest, Reply, Request, body,
+    variant_name,
 };
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
@@ -309,7 +310,7 @@ fn check_number(links: &PeerLinks, client: &PeerClient, server: ServerId) -> Res
     Err(Error::new(ErrorKind::Invalid, text))
 }
 
-async fn record_meeting(links: &PeerLinks, connection: &mut PeerConnection) -> Result<Met> {
+async fn record_meeting(links: &PeerLinks, connection: &mut PeerConnection) -> Result<IntroductionReply> {
     match request_first(connection, PeerRequest::Introduce(links.introduction())).await? {
         PeerReply::Introduced(met) => Ok(met),
         other => Err(nonsense(&other)),
@@ -327,7 +328,7 @@ async fn compare_keys(links: &PeerLinks, connection: &mut PeerConnection) -> Res
 /// Sends the first request on a connection.
 async fn request_first(connection: &mut PeerConnection, request: PeerRequest) -> Result<PeerReply> {
     let request = Request::Peer(Box::new(request));
-    connection.send_queue.say(FrameKind::Call, 0, &Call { identity: None, request })?;
+    connection.send_queue.queue(FrameKind::Call, 0, &Call { identity: None, request })?;
     connection.send_queue.flush().await.map_err(|error| gone(&error))?;
     let answer = message(&mut connection.frame_reader, FrameKind::Answer).await?;
     match body::<Answer>(&answer)?? {
@@ -363,7 +364,7 @@ async fn exchange(
                 while let Some(PendingCall { request, notify }) = next.take() {
                     if !notify.is_closed() {
                         calls += 1;
-                        send_queue.say(FrameKind::Call, calls, &Call { identity: None, request })?;
+                        send_queue.queue(FrameKind::Call, calls, &Call { identity: None, request })?;
                         in_flight.insert(calls, notify);
                     }
                     if in_flight.len() < MAX_IN_FLIGHT && !send_queue.is_full() {

@@ -7,7 +7,7 @@ use super::StripedFiles;
 use crate::file_homes::is_striped;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_store::{Batch, Body, Extent, changed_here_too};
-use forebay_wire::{Held, PeerRequest};
+use forebay_wire::{FilePart, PeerRequest};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
@@ -23,7 +23,7 @@ impl StripedFiles {
     /// with *stale* if the file was changed in a buffer too. The caller holds the file's order lock.
     pub(crate) fn renew_shared(&self, file: FileId, size: u64) -> Result<()> {
         let notify = |size: Option<u64>| {
-            self.life.await_unless_it_ends(self.notify_holders(file, &PeerRequest::Anew { file, size }))?
+            self.life.await_unless_it_ends(self.notify_holders(file, &PeerRequest::Reread { file, size }))?
         };
         tokio::task::block_in_place(|| {
             let holds = self.holds_some(file)?;
@@ -86,13 +86,13 @@ impl StripedFiles {
 
     /// What other servers hold of a file of this authority, and how much of it is only in their buffers; queries them
     /// if that is not recorded. Fails if one of them does not answer, or has lost its part. For threads that may block.
-    pub(crate) fn held_by_others(&self, file: FileId) -> Result<Held> {
+    pub(crate) fn held_by_others(&self, file: FileId) -> Result<FilePart> {
         let extent = self.homes.extent(file)?;
         if !is_striped(&extent) {
-            return Ok(Held::default());
+            return Ok(FilePart::default());
         }
         if let (false, Some(buffered)) = (extent.size_pending, extent.elsewhere) {
-            return Ok(Held { size: extent.least, touched: extent.touched, buffered });
+            return Ok(FilePart { size: extent.least, touched: extent.touched, buffered });
         }
         let holders = self.homes.holders(file)?;
         for &server in &holders {
@@ -107,6 +107,6 @@ impl StripedFiles {
         };
         let held = tokio::task::block_in_place(|| self.life.await_unless_it_ends(gathered))??;
         let touched = held.touched.max(extent.touched);
-        Ok(Held { size: held.size.max(extent.least), touched, buffered: held.buffered })
+        Ok(FilePart { size: held.size.max(extent.least), touched, buffered: held.buffered })
     }
 }

@@ -50,7 +50,7 @@ impl StripedFiles {
         let mut failed = Ok(());
         for (server, answer) in left.into_iter().zip(answers) {
             match answer {
-                Ok(_) => self.store.reshapes().told(file, serial, server)?,
+                Ok(_) => self.store.reshapes().acknowledged(file, serial, server)?,
                 Err(error) => failed = Err(error),
             }
         }
@@ -61,14 +61,14 @@ impl StripedFiles {
     pub(crate) async fn learn_reshape(&self, file: FileId) -> Result<()> {
         let Some(serial) = self.store.reshapes().pending(file) else { return Ok(()) };
         let authority = self.homes.authority(file);
-        match self.peers.ask(authority, PeerRequest::Fate { file, serial }).await? {
-            PeerReply::Fate { done: Some(done) } => {
+        match self.peers.ask(authority, PeerRequest::Outcome { file, serial }).await? {
+            PeerReply::Outcome { done: Some(done) } => {
                 let verdict = if done { Verdict::Done } else { Verdict::Undone };
                 let finish = || self.store.reshapes().finish(self.store.data(), file, serial, verdict);
                 tokio::task::block_in_place(finish)
             }
             // The request for that change has not been answered: operations until then come before it.
-            PeerReply::Fate { done: None } => Ok(()),
+            PeerReply::Outcome { done: None } => Ok(()),
             other => Err(nonsense(&other)),
         }
     }

@@ -15,7 +15,7 @@ use crate::opens::Opens;
 use crate::orphans::OrphanGrace;
 use forebay_model::{ErrorKind, FileId, Result, ServerId};
 use forebay_store::{Body, Store};
-use forebay_wire::{Held, PeerReply, PeerRequest};
+use forebay_wire::{FilePart, PeerReply, PeerRequest};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,20 +109,20 @@ impl StripedFiles {
     pub(crate) async fn length(&self, file: FileId) -> Result<u64> {
         let held = match self.homes.extent(file)?.size_pending {
             true => self.gather_others(file).await?,
-            false => Held::default(),
+            false => FilePart::default(),
         };
         Ok(self.homes.extent(file)?.least.max(self.homes.held(file)?.size).max(held.size))
     }
 
     /// What other servers hold of a file of this authority whose size is pending.
-    pub(crate) async fn gather_others(&self, file: FileId) -> Result<Held> {
+    pub(crate) async fn gather_others(&self, file: FileId) -> Result<FilePart> {
         let gathered = async {
             self.notify_reshaped(file).await?;
             self.gather(file, &self.homes.holders(file)?).await
         };
         let held = match gathered.await {
             // Its size is known; only the number of buffered bytes is not.
-            Err(_) if !self.homes.extent(file)?.size_pending => return Ok(Held::default()),
+            Err(_) if !self.homes.extent(file)?.size_pending => return Ok(FilePart::default()),
             gathered => gathered?,
         };
         if !self.opens.is_held(file) && !self.grace.lasts() {
@@ -156,7 +156,7 @@ impl StripedFiles {
         self.notify_reshaped(file).await?;
         let writers = *self.homes.extent_lock(file);
         let ask = |server| (server, PeerRequest::Facts { file, closed: true });
-        let mut total = Held::default();
+        let mut total = FilePart::default();
         for answer in
             self.peers.request_all(self.homes.others_of(&layout).into_iter().map(ask).collect()).await
         {
@@ -183,8 +183,8 @@ impl StripedFiles {
     }
 
     /// What these servers hold of a file altogether; this server may be among them.
-    pub(crate) async fn gather(&self, file: FileId, servers: &[ServerId]) -> Result<Held> {
-        let mut total = Held::default();
+    pub(crate) async fn gather(&self, file: FileId, servers: &[ServerId]) -> Result<FilePart> {
+        let mut total = FilePart::default();
         if servers.contains(&self.own) {
             total = self.homes.held(file)?;
         }
@@ -201,8 +201,8 @@ impl StripedFiles {
 }
 
 /// What two servers hold of a file together.
-pub(crate) fn and(one: Held, other: Held) -> Held {
-    Held {
+pub(crate) fn and(one: FilePart, other: FilePart) -> FilePart {
+    FilePart {
         size: one.size.max(other.size),
         touched: one.touched.max(other.touched),
         buffered: one.buffered.saturating_add(other.buffered),

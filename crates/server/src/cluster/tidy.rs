@@ -35,7 +35,7 @@ pub(crate) struct Tidy {
 }
 
 /// Queries the outcome of what an earlier run of this server had prepared; clients wait for that, but not for ever.
-pub(crate) async fn settle_first(tidy: Arc<Tidy>) {
+pub(crate) async fn resolve_first(tidy: Arc<Tidy>) {
     let (names, reshapes) = (tidy.store.names(), tidy.store.reshapes());
     let (intents, changes) = (names.prepared(), reshapes.all_pending());
     // Changes that other servers prepare meanwhile need not be waited for.

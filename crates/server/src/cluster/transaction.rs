@@ -230,7 +230,7 @@ impl Transactions {
         if server == self.own {
             return self.answer_names(server, &ask).await;
         }
-        let request = PeerRequest::Names { ask: ask.encode() };
+        let request = PeerRequest::Names { request: ask.encode() };
         decode_names(self.peers.request_within(server, request, self.patience).await?)
     }
 
@@ -240,7 +240,7 @@ impl Transactions {
         server: ServerId,
         ask: &NameRequest,
     ) -> Result<Result<NameReply>, Undone> {
-        let request = Request::Peer(Box::new(PeerRequest::Carry { ask: ask.encode() }));
+        let request = Request::Peer(Box::new(PeerRequest::Forward { request: ask.encode() }));
         // Longer than the other server's own timeout, so that it can report the failure.
         let patience = self.patience * 2;
         match self.peers.clients.to(server)?.request_once(&request, patience).await {
@@ -266,7 +266,7 @@ impl Transactions {
             let NameRequest::Finish(intent, _) = ask else { continue };
             match self.request_names(server, ask).await {
                 Ok(NameReply::Done) => {
-                    if let Err(error) = self.store.names().told(server, intent) {
+                    if let Err(error) = self.store.names().acknowledged(server, intent) {
                         tracing::error!(%error, "cannot record that another server has finished its part of a transaction");
                     }
                 }
@@ -307,7 +307,7 @@ impl Transactions {
 
 fn decode_names(reply: PeerReply) -> Result<NameReply> {
     match reply {
-        PeerReply::Names { told } => NameReply::decode(&told),
+        PeerReply::Names { reply } => NameReply::decode(&reply),
         other => Err(nonsense(&other)),
     }
 }

@@ -66,7 +66,7 @@ impl Vouching {
         if vouched.set_id {
             hold.has_set_id();
         }
-        self.direct.laid(token.file, vouched.stripes);
+        self.direct.note_stripes(token.file, vouched.stripes);
         caller.session.insert(*token, hold)
     }
 }

@@ -190,7 +190,7 @@ impl DirectIo {
     }
 
     /// Records stripe size and number of servers of a file.
-    pub(crate) fn laid(&self, file: FileId, stripes: (u64, u16)) {
+    pub(crate) fn note_stripes(&self, file: FileId, stripes: (u64, u16)) {
         let mut known = self.stripes.lock();
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -199,7 +199,7 @@ impl DirectIo {
     }
 
     /// Decides which way a write takes.
-    pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
+    pub(crate) fn route_of(&self, file: FileId, span: Option<Span>) -> Route {
         let now = self.store.data().now();
         let Some(span) = span.filter(|_| self.writers.route.are_open()) else { return Route::Buffer };
         let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
@@ -225,7 +225,7 @@ impl DirectIo {
             Some(stripes) => stripes,
             None if self.homes.is_authority(file) => {
                 let stripes = self.homes.stripes(file).ok()?;
-                self.laid(file, stripes);
+                self.note_stripes(file, stripes);
                 stripes
             }
             None => return None,

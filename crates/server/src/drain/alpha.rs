@@ -17,7 +17,7 @@ const WRITES_PER_WRITER: u32 = 32;
 const MIN_WRITES: u32 = 128;
 /// Length of a window with several servers, and the time after a change during which writes do not count.
 const WINDOW_TIME: Tick = Tick(1_000_000_000);
-const SETTLE_TIME: Tick = Tick(200_000_000);
+const STEADY_AFTER: Tick = Tick(200_000_000);
 /// A trial is checked for the first time after this part of a window.
 const EARLY: f64 = 0.25;
 
@@ -221,7 +221,7 @@ impl Learner {
         }
         window.skip = match self.pace {
             Pace::Writes => (2 * alpha.max(next), Tick(0)),
-            Pace::Time => (0, now.after(SETTLE_TIME)),
+            Pace::Time => (0, now.after(STEADY_AFTER)),
         };
         Some(next)
     }

@@ -25,6 +25,26 @@ pub(crate) struct ArbiterService {
     jobs: BTreeMap<ServerId, (Tick, BTreeSet<JobId>)>,
 }
 
+/// What a server states to an arbiter.
+#[derive(Clone, Copy)]
+pub(crate) struct Statement<'a> {
+    /// The latest grant of the arbiter that it has received.
+    pub(crate) last_received: u64,
+    /// Its fill level, in thousandths.
+    pub(crate) fill: u16,
+    /// Its demand for each job.
+    pub(crate) wanted: &'a [Wanted],
+}
+
+/// How urgent it is to drain a job's bytes from a server.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Urgency {
+    /// The job's priority.
+    pub(super) priority: u32,
+    /// The server's fill level, in thousandths.
+    pub(super) fill: u16,
+}
+
 impl ArbiterService {
     pub(super) fn new(rules: Rules) -> ArbiterService {
         let (lease, arbiter) = (rules.lease, Arbiter::new(rules));
@@ -36,15 +56,14 @@ impl ArbiterService {
         &mut self,
         now: Tick,
         server: ServerId,
-        (received, fill): (u64, u16),
-        wanted: &[Wanted],
+        Statement { last_received, fill, wanted }: Statement<'_>,
     ) -> (Vec<Granted>, BTreeSet<ServerId>) {
         if let Some((last_statement, _)) = self.jobs.get_mut(&server) {
             *last_statement = now;
         }
         let mut others = self.drop_silent(now);
         let holds = |granted: &Granted| {
-            granted.serial > received
+            granted.serial > last_received
                 || wanted.iter().any(|one| one.job == granted.job && one.holds.contains(&granted.target))
         };
         let returned: Vec<Granted> = self.of(server).filter(|granted| !holds(granted)).collect();
@@ -55,13 +74,18 @@ impl ArbiterService {
         for one in wanted {
             let bytes: Vec<_> =
                 one.left.iter().map(|&(target, bytes)| (TargetId(target), Bytes(bytes))).collect();
-            others.extend(self.request(now, server, (one.job, one.priority, fill), &bytes));
+            others.extend(self.request(
+                now,
+                Member { server, job: one.job },
+                Urgency { priority: one.priority, fill },
+                &bytes,
+            ));
         }
         let named = wanted.iter().map(|one| one.job).collect();
         let before = self.jobs.insert(server, (now, named));
         for job in before.into_iter().flat_map(|(_, jobs)| jobs) {
             if !wanted.iter().any(|one| one.job == job) {
-                others.extend(self.request(now, server, (job, 0, 0), &[]));
+                others.extend(self.request(now, Member { server, job }, Urgency::default(), &[]));
             }
         }
         let held: Vec<Granted> = self.of(server).collect();
@@ -79,13 +103,13 @@ impl ArbiterService {
     pub(super) fn request(
         &mut self,
         now: Tick,
-        server: ServerId,
-        (job, priority, fill): (JobId, u32, u16),
+        member: Member,
+        Urgency { priority, fill }: Urgency,
         bytes: &[(TargetId, Bytes)],
     ) -> BTreeSet<ServerId> {
         // A job without bytes for these targets does not count, however full its server is.
         let fill = if bytes.is_empty() { 0 } else { fill };
-        match self.arbiter.request(now, Member { server, job }, priority, fill, bytes) {
+        match self.arbiter.request(now, member, priority, fill, bytes) {
             Ok(grants) => self.record(grants),
             Err(error) => {
                 // The next statement repeats it.
@@ -200,6 +224,10 @@ mod tests {
         vec![Wanted { job: JobId(job), priority: 0, left: vec![(0, bytes)], holds: holds.to_vec() }]
     }
 
+    fn states(last_received: u64, fill: u16, wanted: &[Wanted]) -> Statement<'_> {
+        Statement { last_received, fill, wanted }
+    }
+
     fn targets(granted: &[Granted]) -> Vec<u32> {
         granted.iter().map(|granted| granted.target).collect()
     }
@@ -207,40 +235,41 @@ mod tests {
     #[test]
     fn returned_grant_passes_to_the_waiting_server() {
         let mut arbiter_service = arbiter_service();
-        let (one, none) = arbiter_service.handle_statement(Tick(0), ONE, (0, 0), &wants(1, 10, &[]));
+        let (one, none) = arbiter_service.handle_statement(Tick(0), ONE, states(0, 0, &wants(1, 10, &[])));
         assert_eq!((targets(&one), none.len()), (vec![0], 0));
-        let (two, _) = arbiter_service.handle_statement(Tick(1), TWO, (0, 0), &wants(2, 3, &[]));
+        let (two, _) = arbiter_service.handle_statement(Tick(1), TWO, states(0, 0, &wants(2, 3, &[])));
         assert!(targets(&two).is_empty());
         let received = one[0].serial;
         // It holds the grant, and reports so.
-        let (still, _) = arbiter_service.handle_statement(Tick(2), ONE, (received, 0), &wants(1, 4, &[0]));
+        let (still, _) =
+            arbiter_service.handle_statement(Tick(2), ONE, states(received, 0, &wants(1, 4, &[0])));
         assert_eq!(still, one);
         let (given_back, others) =
-            arbiter_service.handle_statement(Tick(3), ONE, (received, 0), &wants(1, 4, &[]));
+            arbiter_service.handle_statement(Tick(3), ONE, states(received, 0, &wants(1, 4, &[])));
         assert_eq!((targets(&given_back), others.into_iter().collect::<Vec<_>>()), (vec![], vec![TWO]));
-        let (two, _) = arbiter_service.handle_statement(Tick(4), TWO, (0, 0), &wants(2, 3, &[]));
+        let (two, _) = arbiter_service.handle_statement(Tick(4), TWO, states(0, 0, &wants(2, 3, &[])));
         assert_eq!(targets(&two), [0], "every reply lists the grant");
     }
 
     #[test]
     fn grant_in_a_lost_reply_does_not_count_as_returned() {
         let mut arbiter_service = arbiter_service();
-        let (first, _) = arbiter_service.handle_statement(Tick(0), ONE, (0, 0), &wants(1, 10, &[]));
+        let (first, _) = arbiter_service.handle_statement(Tick(0), ONE, states(0, 0, &wants(1, 10, &[])));
         // The reply was lost.
-        let (again, _) = arbiter_service.handle_statement(Tick(1), ONE, (0, 0), &wants(1, 10, &[]));
+        let (again, _) = arbiter_service.handle_statement(Tick(1), ONE, states(0, 0, &wants(1, 10, &[])));
         assert_eq!(again, first);
     }
 
     #[test]
     fn silent_servers_lose_grants_and_servers_without_bytes_leave() {
         let mut arbiter_service = arbiter_service();
-        arbiter_service.handle_statement(Tick(0), ONE, (0, 0), &wants(1, 10, &[]));
+        arbiter_service.handle_statement(Tick(0), ONE, states(0, 0, &wants(1, 10, &[])));
         let late = Tick(Rules::default().lease.0 + 1);
-        let (two, _) = arbiter_service.handle_statement(late, TWO, (0, 0), &wants(2, 5, &[]));
+        let (two, _) = arbiter_service.handle_statement(late, TWO, states(0, 0, &wants(2, 5, &[])));
         assert_eq!(targets(&two), [0]);
-        let (none, _) = arbiter_service.handle_statement(late, TWO, (two[0].serial, 0), &[]);
+        let (none, _) = arbiter_service.handle_statement(late, TWO, states(two[0].serial, 0, &[]));
         assert!(targets(&none).is_empty());
-        let (one, _) = arbiter_service.handle_statement(late, ONE, (9, 0), &wants(1, 10, &[]));
+        let (one, _) = arbiter_service.handle_statement(late, ONE, states(9, 0, &wants(1, 10, &[])));
         assert_eq!(targets(&one), [0]);
     }
 
@@ -248,20 +277,20 @@ mod tests {
     fn silent_waiting_server_does_not_hold_up_others() {
         let mut arbiter_service = arbiter_service();
         let lease = Rules::default().lease.0;
-        arbiter_service.handle_statement(Tick(0), ONE, (0, 0), &wants(1, 10, &[]));
-        arbiter_service.handle_statement(Tick(0), TWO, (0, 900), &wants(2, 5, &[]));
-        let (one, _) = arbiter_service.handle_statement(Tick(lease), ONE, (1, 0), &wants(1, 10, &[0]));
+        arbiter_service.handle_statement(Tick(0), ONE, states(0, 0, &wants(1, 10, &[])));
+        arbiter_service.handle_statement(Tick(0), TWO, states(0, 900, &wants(2, 5, &[])));
+        let (one, _) = arbiter_service.handle_statement(Tick(lease), ONE, states(1, 0, &wants(1, 10, &[0])));
         assert_eq!(targets(&one), [0]);
         // The other server is dead by now: its turn does not come.
-        let (none, others) = arbiter_service.handle_statement(Tick(lease + 1), ONE, (1, 0), &[]);
+        let (none, others) = arbiter_service.handle_statement(Tick(lease + 1), ONE, states(1, 0, &[]));
         assert!(none.is_empty() && others.is_empty() && arbiter_service.holders(TargetId(0)) == 0);
     }
 
     #[test]
     fn full_server_without_bytes_is_forgotten() {
         let mut arbiter_service = arbiter_service();
-        arbiter_service.handle_statement(Tick(0), ONE, (0, 900), &wants(1, 10, &[]));
-        arbiter_service.handle_statement(Tick(1), ONE, (1, 900), &[]);
+        arbiter_service.handle_statement(Tick(0), ONE, states(0, 900, &wants(1, 10, &[])));
+        arbiter_service.handle_statement(Tick(1), ONE, states(1, 900, &[]));
         assert_eq!(arbiter_service.arbiter.members(), 0);
     }
 }

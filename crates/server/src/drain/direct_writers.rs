@@ -85,12 +85,12 @@ impl DrainEngine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gauge::{Gauge, TURN_TIMEOUT};
+    use super::super::gauge::Gauge;
     use super::super::grants::{Grants, Terms};
     use super::super::queue::{DrainQueue, Task};
     use super::*;
     use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
-    use forebay_policy::drain::{Layout, Order};
+    use forebay_policy::drain::{Layout, Order, TURN_TIMEOUT};
     use forebay_store::Dirty;
 
     fn drain_queue(alpha: u32, now: Instant) -> DrainQueue {
@@ -106,7 +106,7 @@ mod tests {
         assert!(drain_queue.enter(one, now) && drain_queue.enter(one, now), "there is no other writer");
         assert!(!drain_queue.enter(one, now) && drain_queue.enter(other, now));
         drain_queue.leave(Tick(0), one, 10);
-        assert_eq!((drain_queue.gauges[0].writers, drain_queue.gauges[0].written), (1, 10));
+        assert_eq!((drain_queue.gauges[0].slots.writers(), drain_queue.gauges[0].written), (1, 10));
         // The drain gets something to write there.
         let dirty = [Dirty { span: Span::new(0, 10), stamp: Stamp(1), job: JobId(1), uid: Uid(0) }];
         let about = (FileId(7), "/f".to_owned(), Uid(0));
@@ -114,7 +114,10 @@ mod tests {
         assert!(drain_queue.enter(one, now), "the last slot is free");
         drain_queue.leave(Tick(0), one, 0);
         assert!(!drain_queue.enter(one, now), "now it is the drain's turn");
-        assert!(drain_queue.enter(one, now + TURN_TIMEOUT), "the drain does not use its turn");
+        assert!(
+            drain_queue.enter(one, now + Duration::from_nanos(TURN_TIMEOUT.0)),
+            "the drain does not use its turn"
+        );
         drain_queue.leave(Tick(0), one, 0);
         drain_queue.leave(Tick(0), one, 0);
         assert!(drain_queue.enter(one, now), "turns concern the last slot only");
@@ -164,7 +167,10 @@ mod tests {
             drain_queue.set_waiting(target, true);
             drain_queue.wrote(Tick(0), queue, target, 1 << 20);
             assert!(begins(&mut drain_queue, now).is_none());
-            assert!(begins(&mut drain_queue, now + TURN_TIMEOUT).is_some(), "an unused turn expires");
+            assert!(
+                begins(&mut drain_queue, now + Duration::from_nanos(TURN_TIMEOUT.0)).is_some(),
+                "an unused turn expires"
+            );
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Write rates and write slots of targets.
 
+use forebay_policy::Tick;
+use forebay_policy::drain::{Side, WriteSlots};
 use std::time::{Duration, Instant};
 
 /// Window over which a rate is measured.
@@ -9,54 +11,26 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gauge {
     pub(super) written: u64,
-    pub(super) writers: u32,
+    /// Who may write.
+    pub(super) slots: WriteSlots,
     /// Direct writers that wait for a slot.
     pub(super) direct_waiters: u32,
-    /// The side whose turn the last slot is, because the other side took it while this one waited, and since when the
-    /// other side has been kept from it.
-    pub(super) turn: Option<(Side, Option<Instant>)>,
+    began: Instant,
     since: Instant,
     before: u64,
     rate: u64,
 }
 
-/// The two users of a target's write slots.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
-    Drain,
-    Direct,
-}
-
-/// The last slot is reserved this long for the side whose turn it is.
-pub(super) const TURN_TIMEOUT: Duration = Duration::from_millis(50);
-
 impl Gauge {
     pub(super) fn new(now: Instant) -> Gauge {
-        Gauge { written: 0, writers: 0, direct_waiters: 0, turn: None, since: now, before: 0, rate: 0 }
+        let slots = WriteSlots::default();
+        Gauge { written: 0, slots, direct_waiters: 0, began: now, since: now, before: 0, rate: 0 }
     }
 
-    /// Whether one side may begin another write at a target with `streams` slots. Both sides take turns for the last
-    /// slot.
+    /// Whether one side may begin another write at a target with `streams` slots.
     pub(super) fn may_begin(&mut self, side: Side, streams: u32, now: Instant) -> bool {
-        if self.writers + 1 != streams {
-            return self.writers < streams;
-        }
-        match &mut self.turn {
-            Some((turn, since)) if *turn != side => {
-                now.duration_since(*since.get_or_insert(now)) >= TURN_TIMEOUT
-            }
-            _ => true,
-        }
-    }
-
-    /// One side begins to write. If it takes the last slot while the other side waits, it is the other side's turn
-    /// next.
-    pub(super) fn begin(&mut self, side: Side, streams: u32, other_waits: bool) {
-        self.writers += 1;
-        if self.writers >= streams {
-            let other = if side == Side::Drain { Side::Direct } else { Side::Drain };
-            self.turn = other_waits.then_some((other, None));
-        }
+        let nanos = now.duration_since(self.began).as_nanos();
+        self.slots.may_begin(side, streams, Tick(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
     /// Recent rate, in bytes a second.

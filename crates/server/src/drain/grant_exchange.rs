@@ -5,11 +5,12 @@
 //! gets a grant while it waits; that server then sends a statement at once.
 
 use super::DrainEngine;
+use super::arbiter_rpc::Statement;
 use super::queue::DrainQueue;
 use crate::lifecycle::stopped;
 use forebay_model::ServerId;
 use forebay_policy::Tick;
-use forebay_wire::{PeerReply, PeerRequest, Wanted};
+use forebay_wire::{PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -57,8 +58,9 @@ pub(crate) async fn converse(engine: Arc<DrainEngine>, server: ServerId) {
                 tracing::debug!(%server, %error, "cannot notify a server of its grant; the notification is retried");
             }
         }
-        let Some((heard, fill, wanted)) = statement else { continue };
-        match engine.peers.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
+        let Some((last_received, fill, wanted)) = statement else { continue };
+        match engine.peers.ask(server, PeerRequest::Arbitrate { last_received, fill, wanted, written }).await
+        {
             Ok(PeerReply::Granted(granted)) => {
                 silent_since = None;
                 engine.notify_of_grants(|drain_queue| drain_queue.grants.handle_reply(server, &granted));
@@ -78,15 +80,14 @@ impl DrainEngine {
     pub(crate) fn arbitrate(
         &self,
         from: ServerId,
-        (heard, fill): (u64, u16),
-        wanted: &[Wanted],
+        statement: Statement<'_>,
         written: &[(u32, u64)],
     ) -> PeerReply {
         let now = Tick(self.store.data().now().0);
         let mut granted = Vec::new();
         self.notify_of_grants(|drain_queue: &mut DrainQueue| {
             drain_queue.note_remote_writes(now, from, written);
-            granted = drain_queue.grants.handle_statement(now, from, (heard, fill), wanted);
+            granted = drain_queue.grants.handle_statement(now, from, statement);
         });
         PeerReply::Granted(granted)
     }

@@ -1,6 +1,6 @@
 //! This server's write slots at targets, as granted by their arbiters.
 
-use super::arbiter_rpc::ArbiterService;
+use super::arbiter_rpc::{ArbiterService, Statement, Urgency};
 use forebay_model::{Bytes, JobId, ServerId};
 use forebay_policy::Tick;
 use forebay_policy::arbiter::{Choice, Member, Rules, Slots, Until, home, slots};
@@ -169,14 +169,8 @@ impl Grants {
     }
 
     /// Reports the bytes that a job has queued, by target.
-    pub(super) fn notify(
-        &mut self,
-        now: Tick,
-        job: JobId,
-        (priority, fill): (u32, u16),
-        left: &[(TargetId, Bytes)],
-    ) {
-        self.fill = fill;
+    pub(super) fn notify(&mut self, now: Tick, job: JobId, urgency: Urgency, left: &[(TargetId, Bytes)]) {
+        self.fill = urgency.fill;
         let (own, theirs): (Vec<_>, Vec<_>) = left.iter().partition(|(target, _)| self.is_own(*target));
         match theirs.is_empty() {
             true => drop(self.wants.remove(&job)),
@@ -187,10 +181,11 @@ impl Grants {
                 let arbiters: BTreeSet<ServerId> = new.map(|(target, _)| self.arbiter(*target)).collect();
                 self.has_messages |= !arbiters.is_empty();
                 self.statements_due.extend(arbiters);
-                self.wants.insert(job, (priority, theirs));
+                self.wants.insert(job, (urgency.priority, theirs));
             }
         }
-        let given = self.arbiter_service.request(now, self.terms.server, (job, priority, fill), &own);
+        let given =
+            self.arbiter_service.request(now, Member { server: self.terms.server, job }, urgency, &own);
         self.take(given);
     }
 
@@ -282,10 +277,9 @@ impl Grants {
         &mut self,
         now: Tick,
         from: ServerId,
-        status: (u64, u16),
-        wanted: &[Wanted],
+        statement: Statement<'_>,
     ) -> Vec<Granted> {
-        let (granted, others) = self.arbiter_service.handle_statement(now, from, status, wanted);
+        let (granted, others) = self.arbiter_service.handle_statement(now, from, statement);
         self.take(others);
         granted
     }
@@ -359,9 +353,9 @@ mod tests {
         let mut grants = grants(&[0], 1, None);
         let (large, small) = (JobId(1), JobId(2));
         let left = |bytes| [(TargetId(0), Bytes(bytes))];
-        grants.notify(Tick(0), large, (1, 0), &left(100));
+        grants.notify(Tick(0), large, Urgency { priority: 1, fill: 0 }, &left(100));
         assert_eq!(grants.granted(), [(large, TargetId(0))]);
-        grants.notify(Tick(1), small, (1, 0), &left(10));
+        grants.notify(Tick(1), small, Urgency { priority: 1, fill: 0 }, &left(10));
         assert_eq!(grants.granted(), [(large, TargetId(0))], "a grant is not taken back");
         grants.wrote(Tick(2), (large, TargetId(0)), 60, Bytes(40));
         assert_eq!(grants.granted(), [(large, TargetId(0))]);
@@ -373,8 +367,8 @@ mod tests {
     fn quantum_ends_a_grant_and_the_smaller_job_is_next() {
         let mut grants = grants(&[0], 1, Some(50));
         let (large, small) = (JobId(1), JobId(2));
-        grants.notify(Tick(0), large, (1, 0), &[(TargetId(0), Bytes(100))]);
-        grants.notify(Tick(1), small, (1, 0), &[(TargetId(0), Bytes(10))]);
+        grants.notify(Tick(0), large, Urgency { priority: 1, fill: 0 }, &[(TargetId(0), Bytes(100))]);
+        grants.notify(Tick(1), small, Urgency { priority: 1, fill: 0 }, &[(TargetId(0), Bytes(10))]);
         grants.wrote(Tick(2), (large, TargetId(0)), 50, Bytes(50));
         assert_eq!(grants.granted(), [(small, TargetId(0))]);
         grants.give_back(Tick(3), (small, TargetId(0)), Bytes(0));
@@ -391,8 +385,9 @@ mod tests {
 
     fn exchange_once(now: Tick, asks: &mut Grants, gives: &mut Grants) {
         let (to, from) = (gives.terms.server, asks.terms.server);
-        if let Some((received, fill, wanted)) = asks.statement(to) {
-            let granted = gives.handle_statement(now, from, (received, fill), &wanted);
+        if let Some((last_received, fill, wanted)) = asks.statement(to) {
+            let statement = Statement { last_received, fill, wanted: &wanted };
+            let granted = gives.handle_statement(now, from, statement);
             asks.handle_reply(to, &granted);
         }
     }
@@ -401,8 +396,8 @@ mod tests {
     fn two_servers_never_exceed_the_alpha_of_a_target() {
         let (mut one, mut two) = (grants(&[1, 2], 1, None), grants(&[2, 1], 1, None));
         let all = [(TargetId(0), Bytes(100)), (TargetId(1), Bytes(100))];
-        one.notify(Tick(0), JobId(1), (0, 0), &all);
-        two.notify(Tick(0), JobId(2), (0, 0), &all);
+        one.notify(Tick(0), JobId(1), Urgency::default(), &all);
+        two.notify(Tick(0), JobId(2), Urgency::default(), &all);
         let mut out = [0, 0];
         for step in 1..40 {
             exchange(Tick(step), &mut one, &mut two);
@@ -417,7 +412,7 @@ mod tests {
                     let left = all.map(|(at, bytes)| (at, if at == target { Bytes(0) } else { bytes }));
                     let left: Vec<_> =
                         left.into_iter().filter(|(_, bytes)| out[number] < 2 && bytes.0 > 0).collect();
-                    grants.notify(Tick(step), job, (0, 0), &left);
+                    grants.notify(Tick(step), job, Urgency::default(), &left);
                 }
             }
         }
@@ -434,8 +429,8 @@ mod tests {
         let (mut gives, mut waits) = (grants(&[first, second], 1, None), grants(&[second, first], 1, None));
         let (first, second) = (ServerId(first), ServerId(second));
         let left = [(target, Bytes(100))];
-        gives.notify(Tick(0), JobId(1), (0, 0), &left);
-        waits.notify(Tick(0), JobId(2), (0, 0), &left);
+        gives.notify(Tick(0), JobId(1), Urgency::default(), &left);
+        waits.notify(Tick(0), JobId(2), Urgency::default(), &left);
         assert!(waits.take_messages_for(first).1, "it sends a statement at once");
         exchange_once(Tick(1), &mut waits, &mut gives);
         assert_eq!((waits.granted(), gives.has_message_for(second)), (vec![], false));
@@ -455,7 +450,7 @@ mod tests {
         let theirs: Vec<TargetId> = grants.given_by(ServerId(2)).collect();
         let (first, second) = (theirs[0], theirs[1]);
         let mut reported = |left: &[(TargetId, Bytes)]| {
-            grants.notify(Tick(0), JobId(1), (0, 0), left);
+            grants.notify(Tick(0), JobId(1), Urgency::default(), left);
             grants.take_messages_for(ServerId(2)).1
         };
         assert!(reported(&[(first, Bytes(9))]));
@@ -474,14 +469,14 @@ mod tests {
             (TargetId(2), Bytes(9)),
             (TargetId(3), Bytes(9)),
         ];
-        one.notify(Tick(0), JobId(1), (0, 0), &all);
+        one.notify(Tick(0), JobId(1), Urgency::default(), &all);
         exchange(Tick(1), &mut one, &mut two);
         assert!(
             one.held.values().any(|grant| grant.by == ServerId(2)),
             "the other server is the arbiter of some"
         );
         one.mark_unreachable(ServerId(2));
-        one.notify(Tick(2), JobId(1), (0, 0), &all);
+        one.notify(Tick(2), JobId(1), Urgency::default(), &all);
         assert!(one.held.values().all(|grant| grant.by == ServerId(1)));
         assert!(!one.held.is_empty());
     }

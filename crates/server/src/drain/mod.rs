@@ -15,7 +15,6 @@
 
 mod alpha;
 mod arbiter_rpc;
-mod arrivals;
 mod direct_writers;
 mod failures;
 mod gauge;
@@ -35,13 +34,14 @@ mod ticket;
 mod worker;
 
 pub use alpha::Alpha;
+pub(crate) use arbiter_rpc::Statement;
 pub(crate) use grant_exchange::converse;
 
 pub use settings::{Described, Draining, Hours, Verify};
 pub(crate) use space_wait::BufferSpace;
 pub(crate) use striped::{never_drained, open_place};
 
-use crate::backing::{Backing, BackingLayer, Inbox};
+use crate::backing::{Backing, BackingLayer, DrainNotices};
 use crate::cluster::{Peers, StripedFiles};
 use crate::file_homes::FileHomes;
 use crate::jobs::Jobs;
@@ -138,6 +138,32 @@ pub(crate) struct DrainParts {
     pub(crate) tickets_of_user: UserLimit,
 }
 
+/// The empty queue of a server, and the number of its workers.
+fn new_queue(
+    settings: &Draining,
+    own: ServerId,
+    servers: Vec<ServerId>,
+    targets: &[String],
+    now: Instant,
+) -> Result<(DrainQueue, usize)> {
+    let alpha = settings.alpha.of(targets)?;
+    let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
+    let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
+    let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
+    let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
+    let grants = Grants::new(Terms { server: own, servers, alpha, choice, quantum, lease });
+    let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
+    let mut drain_queue = DrainQueue::new(settings.order, settings.write, grants, gauges);
+    // Writing starts before all files are created.
+    drain_queue.preparers = (workers / 2).max(1);
+    // All servers together have as many writers as they would have with an arbiter.
+    drain_queue.max_writers = slots.writers;
+    drain_queue.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
+    let pace = if is_alone { Pace::Writes } else { Pace::Time };
+    drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
+    Ok((drain_queue, workers))
+}
+
 impl DrainEngine {
     pub(crate) fn new(
         settings: Draining,
@@ -150,21 +176,7 @@ impl DrainEngine {
         let (targets, now) = (backing.ask(|backend| backend.targets()), Instant::now());
         let topology = backing.ask(|backend| backend.topology());
         let placement = Placement::new(own, targets.len(), described, topology)?;
-        let alpha = settings.alpha.of(&targets)?;
-        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
-        let slots = slots(settings.alpha.most(&alpha), count(targets.len()), count(servers.len()));
-        let (workers, is_alone) = (slots.workers as usize, servers.len() < 2);
-        let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
-        let grants = Grants::new(Terms { server: own, servers, alpha, choice, quantum, lease });
-        let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
-        let mut drain_queue = DrainQueue::new(settings.order, settings.write, grants, gauges);
-        // Writing starts before all files are created.
-        drain_queue.preparers = (workers / 2).max(1);
-        // All servers together have as many writers as they would have with an arbiter.
-        drain_queue.max_writers = slots.writers;
-        drain_queue.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
-        let pace = if is_alone { Pace::Writes } else { Pace::Time };
-        drain_queue.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
+        let (mut drain_queue, workers) = new_queue(&settings, own, servers, &targets, now)?;
         backing.all_marked().into_iter().for_each(|file| drain_queue.resume(file));
         Ok(DrainEngine {
             settings,
@@ -210,7 +222,7 @@ impl DrainEngine {
     /// The queue, with all that others left for the drain until now.
     fn drain_queue(&self) -> MutexGuard<'_, DrainQueue> {
         let mut drain_queue = self.drain_queue.lock();
-        let Inbox { dirs, finish } = self.backing.take_inbox();
+        let DrainNotices { dirs, finish } = self.backing.take_drain_notices();
         if !dirs.is_empty() {
             drain_queue.touch_dirs(&Vec::from_iter(dirs));
         }
@@ -261,7 +273,7 @@ impl DrainEngine {
 
     /// Starts the scanner and the workers. The threads end with the server and then drop their clone of `alive`.
     pub(crate) fn start(self: &Arc<DrainEngine>, alive: &mpsc::Sender<()>) {
-        self.store.data().be_patient(space_wait::FRESH);
+        self.store.data().keep_slabs(space_wait::FRESH);
         for _ in 0..self.workers {
             let (engine, alive) = (self.clone(), alive.clone());
             tokio::task::spawn_blocking(move || {

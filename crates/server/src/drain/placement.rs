@@ -1,7 +1,6 @@
 //! Chooses the targets of a new file: those that its job has used least.
 //!
-//! A file of up to 64 MiB lies on one target, and a larger one on one target for each 64 MiB: a file that many
-//! processes share needs many targets, and a file per process does not. The back end reports periodically, if it can,
+//! A large file lies on several targets (`forebay_policy::place::width`). The back end reports periodically, if it can,
 //! which targets exist, on which servers, and which of them are inactive or full.
 
 use super::DrainEngine;
@@ -10,22 +9,19 @@ use forebay_backend::Layout;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, ServerId};
 use forebay_policy::Tick;
 use forebay_policy::place::{
-    Description, Job, Ledger, Limits, Pattern, Shape, State, Target, Topology, Weights, Writer, place,
+    Description, Job, Ledger, Limits, PART, Pattern, Shape, State, Target, Topology, Weights, Writer, place,
+    width,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes of a file on each target.
-const PART: u64 = 64 << 20;
-const STRIPE: u64 = 1 << 20;
 /// Most jobs whose use of targets is remembered.
 const JOBS: usize = 1024;
 /// A full target is tried again after this time, and the back end's report on its targets is refreshed.
 const REFRESH: Duration = Duration::from_secs(60);
-/// What all back ends with targets accept.
-const LIMITS: Limits = Limits { progressive: false, ..Limits::LUSTRE };
+const LIMITS: &Limits = &Limits::BACK_END;
 
 /// Chooses targets for new files.
 pub(super) struct Placement {
@@ -116,8 +112,7 @@ impl Placement {
         if known.ledgers.len() >= JOBS && !known.ledgers.contains_key(&job) {
             known.ledgers.clear();
         }
-        let count =
-            u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX).clamp(1, usable.min(LIMITS.stripes));
+        let count = width(size, usable, LIMITS);
         let (topology, seed) = (known.topology.clone(), job.0 ^ self.server);
         let fresh = || Ledger::new(topology.clone(), self.weights, seed);
         let ledger = known.ledgers.entry(job).or_insert_with(fresh);
@@ -127,8 +122,8 @@ impl Placement {
             pattern: Pattern::PerProcess,
             file_size: Some(size),
             stripe_count: Some(count),
-            stripe_size: Some(STRIPE),
-            limits: &LIMITS,
+            stripe_size: Some(LIMITS.usual),
+            limits: LIMITS,
         };
         let placed = place(ledger, &job).map(|plan| plan.files.into_iter().next().map(|file| file.shape));
         match placed {

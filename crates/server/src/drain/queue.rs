@@ -1,13 +1,14 @@
 //! The drain queue, shared by the workers and the scanner: files to drain, files being drained, and failures.
 
 use super::alpha::Learner;
+use super::arbiter_rpc::Urgency;
 use super::failures::Failures;
-use super::gauge::{Gauge, Side, Valve};
+use super::gauge::{Gauge, Valve};
 use super::grants::{DIRECT, Grants};
 use super::ticket::Ticket;
 use forebay_model::{Bytes, Error, FileId, JobId, ServerId, Span, Stamp, Uid};
 use forebay_policy::Tick;
-use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
+use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, Side, TargetId};
 use forebay_store::Dirty;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
@@ -239,7 +240,8 @@ impl DrainQueue {
         if self.order != Order::Trio {
             return;
         }
-        let urgency = (self.priorities.get(&queue).copied().unwrap_or(0), self.fill);
+        let priority = self.priorities.get(&queue).copied().unwrap_or(0);
+        let urgency = Urgency { priority, fill: self.fill };
         let left = self.waiting(queue);
         self.grants.notify(now, queue, urgency, &left);
     }
@@ -382,7 +384,7 @@ impl DrainQueue {
     fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
         let streams = self.grants.streams(batch.target);
         if let Some(gauge) = self.gauge(batch.target) {
-            gauge.begin(Side::Drain, streams, gauge.direct_waiters > 0);
+            gauge.slots.begin(Side::Drain, streams, gauge.direct_waiters > 0);
         }
         *self.writing.entry((queue, batch.target)).or_default() += 1;
         Assignment { queue, id, batch }
@@ -403,11 +405,12 @@ impl DrainQueue {
         let (streams, waits) = (self.grants.streams(target), self.queued_at(target) > 0);
         let Some(gauge) = self.gauge(target) else { return true };
         if !waits {
-            gauge.turn = None;
+            gauge.slots.leave(Side::Drain);
+            gauge.slots.leave(Side::Direct);
         }
         let may = gauge.may_begin(Side::Direct, streams, now);
         if may {
-            gauge.begin(Side::Direct, streams, waits);
+            gauge.slots.begin(Side::Direct, streams, waits);
         }
         may
     }
@@ -419,8 +422,8 @@ impl DrainQueue {
         if let Some(gauge) = self.gauge(target) {
             gauge.direct_waiters =
                 if waits { gauge.direct_waiters + 1 } else { gauge.direct_waiters.saturating_sub(1) };
-            if gauge.direct_waiters == 0 && matches!(gauge.turn, Some((Side::Direct, _))) {
-                gauge.turn = None;
+            if gauge.direct_waiters == 0 {
+                gauge.slots.leave(Side::Direct);
             }
         }
     }
@@ -439,7 +442,7 @@ impl DrainQueue {
     /// A direct writer releases its slot at a target after writing `bytes`.
     pub(super) fn leave(&mut self, now: Tick, target: TargetId, bytes: u64) {
         if let Some(gauge) = self.gauge(target) {
-            gauge.writers = gauge.writers.saturating_sub(1);
+            gauge.slots.end();
             gauge.written += bytes;
         }
         if self.is_arbitrated() {
@@ -461,10 +464,10 @@ impl DrainQueue {
     /// A worker releases its slot at a target after writing `bytes`.
     pub(super) fn wrote(&mut self, now: Tick, queue: JobId, target: TargetId, bytes: u64) {
         if let Some(gauge) = self.gauge(target) {
-            gauge.writers = gauge.writers.saturating_sub(1);
+            gauge.slots.end();
             gauge.written += bytes;
             if gauge.direct_waiters > 0 {
-                gauge.turn.get_or_insert((Side::Direct, None));
+                gauge.slots.wait(Side::Direct);
             }
         }
         if let Some(writers) = self.writing.get_mut(&(queue, target)) {

@@ -14,13 +14,16 @@ impl DrainEngine {
         if !tokio::task::block_in_place(|| self.backing.has_vanished(file))? {
             return Ok(());
         }
-        for ask in [true, false] {
+        for dry_run in [true, false] {
             self.striped
-                .notify_holders(file, &PeerRequest::Vanished { file, layout: layout.clone(), ask })
+                .notify_holders(
+                    file,
+                    &PeerRequest::MissingInBacking { file, layout: layout.clone(), dry_run },
+                )
                 .await?;
             tokio::task::block_in_place(|| {
                 let _suspended = self.be_still(file)?;
-                self.layer.forget_part(file, &layout, ask)
+                self.layer.forget_part(file, &layout, dry_run)
             })?;
         }
         Ok(())

@@ -57,15 +57,15 @@ impl DrainEngine {
         Ok(id)
     }
 
-    /// Sets the order of the drain, or with `ask` only checks whether it could be set.
-    pub(crate) fn set_order(&self, name: &str, ask: bool) -> Result<()> {
+    /// Sets the order of the drain, or with `dry_run` only checks whether it could be set.
+    pub(crate) fn set_order(&self, name: &str, dry_run: bool) -> Result<()> {
         let known = ORDERS.iter().find(|(known, _)| *known == name);
         let (_, order) = known.ok_or_else(|| {
             let text = format!("\"{name}\" is no order: choose arrival, offset, target or trio");
             Error::new(ErrorKind::Invalid, text)
         })?;
         let mut drain_queue = self.drain_queue();
-        match if ask { drain_queue.can_order(*order) } else { drain_queue.set_order(*order) } {
+        match if dry_run { drain_queue.can_order(*order) } else { drain_queue.set_order(*order) } {
             true => Ok(()),
             false => {
                 let text = "the drain is running: change its order when it is idle";
@@ -102,7 +102,7 @@ impl DrainEngine {
                 written: gauge.written,
                 rate: gauge.rate(),
                 alpha: drain_queue.alpha(TargetId(number as u32)),
-                writers: gauge.writers,
+                writers: gauge.slots.writers(),
             }
         });
         let mut failing: Vec<Failing> = drain_queue

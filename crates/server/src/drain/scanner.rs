@@ -2,12 +2,11 @@
 //! some time ago.
 
 use super::DrainEngine;
-use super::arrivals::Arrivals;
 use super::queue::Phase;
 use crate::backing::Backing;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
-use forebay_policy::drain::{HIGH, View, Want, want};
+use forebay_policy::drain::{Arrivals, View, Want, oldest_first, want};
 use forebay_store::{Backlog, MAX_LISTED};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -194,29 +193,29 @@ impl DrainEngine {
         let now = data.now();
         let burst = self.writers.route.burst(now);
         let trigger = self.settings.trigger();
-        let room = (usage.capacity as f64 * (HIGH - trigger.threshold).max(0.0)) as u64;
+        let room = trigger.room(usage.capacity);
         let filling = arrivals.is_burst(now, self.writers.route.arrived(), room);
         let within_hours = self.settings.may_drain(now);
         let (capacity, live) = (usage.capacity, usage.live);
-        match want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now }) {
+        let want = want(&trigger, View { capacity, live, waiting, idle, burst, filling, within_hours, now });
+        match want {
             Want::Nothing => {}
             _ if !wants_files => {}
-            Want::Bytes(bytes) => *oldest = self.choose(bytes, now),
             Want::Before(stamp) if *oldest > stamp => {}
-            Want::Before(stamp) => *oldest = self.choose(u64::MAX, stamp),
+            _ => *oldest = self.choose(want),
         }
     }
 
-    /// Queues files with bytes from before `before`, those with the oldest bytes first, until they have `bytes` bytes.
-    /// Returns a time before which no byte in a region was written; bytes that are being drained count too.
-    fn choose(&self, bytes: u64, before: Stamp) -> Stamp {
+    /// Queues the files that are to be drained. Returns a time before which no byte in a region was written; bytes that
+    /// are being drained count too.
+    fn choose(&self, want: Want) -> Stamp {
         let begin = Instant::now();
-        let oldest = self.choose_now(bytes, before);
+        let oldest = self.choose_now(want);
         self.indexing_since(begin);
         oldest
     }
 
-    fn choose_now(&self, bytes: u64, before: Stamp) -> Stamp {
+    fn choose_now(&self, want: Want) -> Stamp {
         let data = self.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
         // What is written from now on has a later stamp.
@@ -225,7 +224,7 @@ impl DrainEngine {
             match data.backlog(file) {
                 Ok(Some(Backlog { bytes, oldest })) => {
                     oldest_of_all = oldest_of_all.min(oldest);
-                    if oldest <= before {
+                    if want.takes(0, oldest) {
                         files.push((oldest, bytes, file));
                     }
                 }
@@ -234,10 +233,10 @@ impl DrainEngine {
                 Err(_) => oldest_of_all = Stamp::default(),
             }
         }
-        files.sort_unstable();
+        oldest_first(&mut files);
         let (now, mut chosen) = (Instant::now(), 0);
-        for (_, size, file) in files {
-            if chosen >= bytes {
+        for (oldest, size, file) in files {
+            if !want.takes(chosen, oldest) {
                 break;
             }
             // A file without a name is not needed in the back end.

@@ -6,7 +6,7 @@ use crate::lifecycle::Lifecycle;
 use forebay_model::{Error, ErrorKind, JobId, Result};
 use forebay_policy::Tick;
 use forebay_policy::share::{SpaceQueue, is_roomy};
-use forebay_store::{Data, Store};
+use forebay_store::{Data, Released, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl<'a> SpaceWait<'a> {
 
     /// Whether the free space is due to this writer's job.
     fn is_next(&self) -> bool {
-        for (job, bytes) in self.space.store.data().taken_back() {
+        for Released { job, bytes } in self.space.store.data().take_released() {
             let share = self.share(job);
             self.engine.space_queue().reclaimed(job, bytes, share);
         }

@@ -22,7 +22,7 @@ use crate::writers::{Quiesced, SuspendedWrites};
 use forebay_backend::Object;
 use forebay_model::{ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
 use forebay_store::{Batch, Data, Facts};
-use forebay_wire::{BackingFile, Held, Left, PeerReply, PeerRequest, Place};
+use forebay_wire::{BackingFile, FilePart, PeerReply, PeerRequest, Place, Undrained};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -159,7 +159,7 @@ impl DrainEngine {
         place: &Place,
         size: u64,
         lost_below: u64,
-    ) -> Result<Held> {
+    ) -> Result<FilePart> {
         let (data, backing) = (self.store.data(), &*self.backing);
         if !layout.servers.contains(&self.own) {
             return self.homes.held(file);
@@ -202,9 +202,9 @@ impl DrainEngine {
         for server in self.homes.holders(file)? {
             let lost_below = self.homes.lost_below(file, server)?;
             let (layout, place) = (layout.clone(), place.clone());
-            list.push((server, PeerRequest::Level { file, layout, place, size, lost_below }));
+            list.push((server, PeerRequest::MatchSize { file, layout, place, size, lost_below }));
         }
-        let mut others = Held::default();
+        let mut others = FilePart::default();
         for answer in self.peers.request_all(list).await {
             match answer? {
                 PeerReply::Facts(held) => others = and(others, held),
@@ -252,7 +252,7 @@ impl DrainEngine {
                 }
                 drain_queue.choose(now, file);
             }
-            Left { bytes, tries: drain_queue.failures.tries(file) }
+            Undrained { bytes, tries: drain_queue.failures.tries(file) }
         });
         let left = left.collect();
         self.doorbell.notify_one();
@@ -280,7 +280,7 @@ fn bytes_left(data: &Data, file: FileId, before: Stamp) -> u64 {
 
 /// The same answer from a server without a back end, which never drains them.
 pub(crate) fn never_drained(data: &Data, files: &[FileId], before: Stamp) -> PeerReply {
-    let left = files.iter().map(|&file| Left { bytes: bytes_left(data, file, before), tries: u32::MAX });
+    let left = files.iter().map(|&file| Undrained { bytes: bytes_left(data, file, before), tries: u32::MAX });
     PeerReply::Undrained { left: left.collect(), now: data.now() }
 }
 

@@ -113,7 +113,7 @@ impl FileAccess {
         if caller.session.remove(token).is_none() {
             self.tokens.take_left_open(token, caller.session.owner().0);
         }
-        self.grace.heard_of(token);
+        self.grace.release(token);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl FileAccess {
         if is_left_open {
             self.tokens.take_left_open(token, caller.session.owner().0);
         }
-        self.grace.heard_of(token);
+        self.grace.release(token);
         Ok(hold)
     }
 }

@@ -123,13 +123,14 @@ impl DrainRequests {
 
     /// Sets the drain order on all servers, or on none if one of them does not support it.
     fn set_order(&self, order: &str) -> Result<()> {
-        for ask in [true, false] {
-            self.drain.iter().try_for_each(|engine| engine.set_order(order, ask))?;
+        for dry_run in [true, false] {
+            self.drain.iter().try_for_each(|engine| engine.set_order(order, dry_run))?;
             if self.life.is_alone() {
                 continue;
             }
             let servers = self.peers.others();
-            let request = |&server: &ServerId| (server, PeerRequest::Order { order: order.to_owned(), ask });
+            let request =
+                |&server: &ServerId| (server, PeerRequest::Order { order: order.to_owned(), dry_run });
             let list = servers.iter().map(request).collect();
             let answers =
                 tokio::task::block_in_place(|| self.life.await_unless_it_ends(self.peers.request_all(list)))?;

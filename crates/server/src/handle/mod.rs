@@ -33,10 +33,11 @@ pub(crate) use status::StatusRequests;
 
 use crate::caller::Caller;
 use crate::cluster::{Blocked, Outcome};
+use crate::connection_epoch::Pass;
 use crate::direct::DirectIo;
 use crate::history::History;
 use crate::rows::Rows;
-use forebay_model::{Error, ErrorKind};
+use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{DrainCall, Reply, Request};
 use std::sync::Arc;
 
@@ -118,17 +119,21 @@ impl Requests {
         handled
     }
 
-    fn handle_alone(&self, caller: &Caller, request: &Request) -> Outcome {
-        // Only these classes change state that a later request could observe.
-        let _pass = match class(request, self.has_backing) {
-            Class::Usual | Class::Backing | Class::Listing => Some(caller.connection_epoch.pass()?),
+    /// The permit of the caller's connection to change state that a later request could observe.
+    fn pass(&self, caller: &Caller, request: &Request) -> Result<Option<Pass>> {
+        match class(request, self.has_backing) {
+            Class::Usual | Class::Backing | Class::Listing => caller.connection_epoch.pass().map(Some),
             Class::Urgent
             | Class::WaitsForPeers
             | Class::Slow
             | Class::Peer
             | Class::Memory
-            | Class::Data => None,
-        };
+            | Class::Data => Ok(None),
+        }
+    }
+
+    fn handle_alone(&self, caller: &Caller, request: &Request) -> Outcome {
+        let _pass = self.pass(caller, request)?;
         match *request {
             Request::Ping => Ok(Reply::Done),
             Request::Walk { dir, ref path, follow } => self.names.walk(caller, dir, path, follow),

@@ -66,6 +66,7 @@ fn nodes(kind: Kind, capacity: u64, stream: usize) -> std::result::Result<Server
             trigger: Trigger { threshold: 0.0, ..Trigger::default() },
             // With a single region, the buffer is drained only when the work is done.
             pipeline: if region.is_some() { Pipeline::On } else { Pipeline::Off },
+            shares_processors: false,
             lag: Tick(0),
             pause: Tick(0),
             rules: Rules::default(),

@@ -42,7 +42,7 @@ pub use mapped::{Mapper, Missing, Preparing};
 pub use queues::{MAX_DOORBELLS, MAX_QUEUES};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
-pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer, Traffic};
+pub use rings::{Released, RingId, RingView, Traffic};
 
 pub use journal::RecordView;
 
@@ -80,20 +80,6 @@ use tomb::Tombs;
 
 /// The largest file: offsets are signed in most interfaces.
 pub const MAX_FILE: u64 = i64::MAX as u64;
-
-/// A hook that runs before any operation on a file is ordered or answered, while the file is locked. It consumes the
-/// shared-memory rings, whose writers commit without a request.
-pub trait Before: Send + Sync {
-    /// The file is about to be read or changed.
-    fn before(&self, file: FileId);
-}
-
-/// The hook for a store without rings.
-pub struct NoRings;
-
-impl Before for NoRings {
-    fn before(&self, _: FileId) {}
-}
 
 /// Space in a region for one writer. Dropping it gives the space up.
 pub struct Grant {
@@ -195,7 +181,6 @@ pub struct Data {
     damage: Damage,
     /// The cost of index updates by writes.
     index_cost: IndexCost,
-    before: Box<dyn Before>,
     rings: Rings,
     objects: Objects,
     /// Why the last grant could not be allocated.
@@ -649,14 +634,11 @@ impl Data {
     fn look_at(&self, id: FileId) -> Result<FileState> {
         let state = match self.in_memory(id)? {
             Some(state) => state,
-            None => {
-                self.before.before(id);
-                match self.files.look(id, || self.load(id))? {
-                    Looked::InMemory(state) => state,
-                    // State from records consumed now would be dropped at once.
-                    Looked::Noted(file) => return Ok(Arc::new(Mutex::new(file))),
-                }
-            }
+            None => match self.files.look(id, || self.load(id))? {
+                Looked::InMemory(state) => state,
+                // State from records consumed now would be dropped at once.
+                Looked::Noted(file) => return Ok(Arc::new(Mutex::new(file))),
+            },
         };
         self.consume(id, &mut state.lock())?;
         Ok(state)

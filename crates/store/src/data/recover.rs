@@ -13,7 +13,7 @@ use super::rings::Rings;
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
 use super::tomb::Tombs;
-use super::{Before, Data, MAX_FILE};
+use super::{Data, MAX_FILE};
 use crate::meta::{Batch, KeySpace, Kv};
 use crate::timeline::Timeline;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
@@ -101,7 +101,6 @@ impl Data {
         geometry: Geometry,
         incarnation: Incarnation,
         start: Start,
-        before: Box<dyn Before>,
     ) -> Result<(Data, Recovery)> {
         let mut found = (0..geometry.regions)
             .map(|number| find(&*disk, geometry, incarnation, RegionId(number), start))
@@ -132,7 +131,6 @@ impl Data {
             reclaiming: Mutex::new(()),
             damage: Damage::default(),
             index_cost: IndexCost::default(),
-            before,
             rings: Rings::default(),
             objects: Objects::default(),
             shortage: Mutex::default(),
@@ -370,7 +368,7 @@ impl Found {
 mod tests {
     use super::*;
     use crate::data::publish::Write;
-    use crate::data::{CrashDisk, Filled, NoRings, Piece, Place};
+    use crate::data::{CrashDisk, Filled, Piece, Place};
     use crate::meta::MemoryKv;
     use crc32c::crc32c;
     use forebay_model::{JobId, Span};
@@ -387,8 +385,7 @@ mod tests {
     impl World {
         fn open(&self, start: Start) -> (Data, Recovery) {
             let incarnation = Incarnation(7);
-            Data::open(self.disk.clone(), self.kv.clone(), GEOMETRY, incarnation, start, Box::new(NoRings))
-                .unwrap()
+            Data::open(self.disk.clone(), self.kv.clone(), GEOMETRY, incarnation, start).unwrap()
         }
     }
 

@@ -5,7 +5,7 @@
 //! see all of it or nothing. That goes on after the commit has returned, until `tidy` moves all its values into the
 //! cache at once.
 
-use super::fresh::Fresh;
+use super::empty_prefixes::EmptyPrefixes;
 use super::hash::{Hashed, Seeded};
 use super::{Batch, Kv, Look, Visit};
 use forebay_model::Result;
@@ -37,7 +37,7 @@ struct Known {
     changes: u64,
     /// Commits that have returned, and whose keys are still read from the inner store.
     late: Vec<Arc<Batch>>,
-    fresh: Fresh,
+    empty_prefixes: EmptyPrefixes,
 }
 
 /// A cached value.
@@ -76,7 +76,14 @@ impl Default for Known {
     fn default() -> Known {
         let sets = std::iter::repeat_with(Default::default).take(SETS).collect();
         let (hashing, changing) = (Seeded::default(), HashMap::default());
-        Known { hashing, sets, changing, changes: 0, late: Vec::new(), fresh: Fresh::default() }
+        Known {
+            hashing,
+            sets,
+            changing,
+            changes: 0,
+            late: Vec::new(),
+            empty_prefixes: EmptyPrefixes::default(),
+        }
     }
 }
 
@@ -90,7 +97,7 @@ impl Known {
         if !self.changing.is_empty() && self.changing.contains_key(&hash) {
             return Found::Changing;
         }
-        if self.fresh.lacks(key, hash) {
+        if self.empty_prefixes.lacks(key, hash) {
             return Found::Value(None);
         }
         match self.sets[hash as usize % SETS].iter().flatten().find(|kept| kept.is(hash, key)) {
@@ -134,7 +141,7 @@ impl Known {
 
     fn begin(&mut self, key: &[u8]) {
         let hash = self.hash(key);
-        self.fresh.put(key, hash);
+        self.empty_prefixes.put(key, hash);
         let changing = self.changing.entry(hash).or_insert(Changing { by: 0, contended: false });
         changing.by += 1;
         changing.contended |= changing.by > 1;
@@ -247,7 +254,7 @@ impl<K: Kv> Kv for CachedKv<K> {
     }
 
     fn begins(&self, prefix: &[u8]) {
-        self.write().fresh.begins(prefix);
+        self.write().empty_prefixes.begins(prefix);
     }
 
     fn rest(&self) -> Result<()> {

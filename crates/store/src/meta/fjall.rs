@@ -10,7 +10,7 @@
 use super::ahead::{self, Log, Mark};
 use super::flush::Flusher;
 use super::hash::Seeded;
-use super::tops::{self, Tops};
+use super::last_keys::{self, LastKeys};
 use super::tree::{Change, MARKER, Pairs, Tree, damaged_tree, holds_database, io_failed};
 use super::{Batch, HEAD, Head, Kv, Visit, archives};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
@@ -43,7 +43,7 @@ struct Ahead {
     changes: HashMap<Vec<u8>, Option<Vec<u8>>, Seeded>,
     /// The prefixes of those keys that are long enough.
     heads: HashSet<Head, Seeded>,
-    tops: Tops,
+    last_keys: LastKeys,
     /// The last batch of the log, if it is not merged into `changes` yet.
     late: Option<Arc<Batch>>,
 }
@@ -129,10 +129,10 @@ impl FjallKv {
     fn start(dir: &Path, cache: Bytes) -> Result<FjallKv> {
         let tree = Tree::open(dir, cache)?;
         let log = replay_log(dir, &tree)?;
-        let tops = find_tops(&tree)?;
+        let last_keys = find_last_keys(&tree)?;
         // Preallocated, so that a burst does not wait for the map to grow.
         let changes = HashMap::with_capacity_and_hasher(MANY, Seeded::default());
-        let ahead = RwLock::new(Ahead { changes, tops, ..Ahead::default() });
+        let ahead = RwLock::new(Ahead { changes, last_keys, ..Ahead::default() });
         let flusher = Flusher::default();
         let (log, rested) = (Mutex::new(log), Mutex::default());
         Ok(FjallKv { tree, flusher, log, rested, ahead })
@@ -158,10 +158,10 @@ impl FjallKv {
         }
         let had = {
             let mut ahead = self.change_ahead();
-            let Ahead { changes, tops, .. } = &mut *ahead;
-            let had = tops.clone();
+            let Ahead { changes, last_keys, .. } = &mut *ahead;
+            let had = last_keys.clone();
             // Raised before the tree has the keys: a reader must find them in memory or in the tree.
-            changes.iter().filter(|(_, value)| value.is_some()).for_each(|(key, _)| tops.raise(key));
+            changes.iter().filter(|(_, value)| value.is_some()).for_each(|(key, _)| last_keys.raise(key));
             had
         };
         {
@@ -199,9 +199,9 @@ fn replay_log(dir: &Path, tree: &Tree) -> Result<Log> {
 }
 
 /// The largest key of each kind in the tree.
-fn find_tops(tree: &Tree) -> Result<Tops> {
-    let mut found = Tops::default();
-    for letter in tops::letters() {
+fn find_last_keys(tree: &Tree) -> Result<LastKeys> {
+    let mut found = LastKeys::default();
+    for letter in last_keys::letters() {
         tree.last(letter)?.iter().for_each(|key| found.raise(key));
     }
     Ok(found)
@@ -258,7 +258,7 @@ impl Kv for FjallKv {
             if let Some(value) = ahead.find(key) {
                 return Ok(value.map(<[u8]>::to_vec));
             }
-            if !ahead.tops.may_have(key) {
+            if !ahead.last_keys.may_have(key) {
                 return Ok(None);
             }
         }
@@ -301,8 +301,8 @@ impl Kv for FjallKv {
             // Within one batch fjall does not order two changes of a key: only the last one is passed on.
             let changes: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
             {
-                let tops = &mut self.change_ahead().tops;
-                changes.keys().for_each(|key| tops.raise(key));
+                let last_keys = &mut self.change_ahead().last_keys;
+                changes.keys().for_each(|key| last_keys.raise(key));
             }
             let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
             let done = put(&self.tree, changes, log.next());

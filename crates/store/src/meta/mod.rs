@@ -27,15 +27,15 @@
 mod ahead;
 mod archives;
 mod cached;
+mod empty_prefixes;
 mod fjall;
 mod flush;
-mod fresh;
 mod hash;
 mod key_space;
+mod last_keys;
 mod memory;
 mod quiet;
 mod reserve;
-mod tops;
 mod tree;
 
 pub use self::fjall::FjallKv;

@@ -28,7 +28,7 @@ const OPEN_TABLES: usize = 64;
 /// How long reopening the tree waits for threads that read from it.
 const READERS: Duration = Duration::from_secs(1);
 /// Pause between two looks at the readers.
-const GLANCE: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(1);
 
 /// A key and its new value; `None` removes it.
 pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
@@ -218,7 +218,7 @@ impl Tree {
                 let why = "an earlier write failed, and it is being read: try again";
                 return Err(Error::new(ErrorKind::Busy, failed(self.dir.as_path(), "open", why)));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL);
         }
         // fjall may panic when it drops data that it could not write.
         if let Some(open) = place.take() {

@@ -300,7 +300,7 @@ impl Names {
     }
 
     /// Records that a server has replied [`NameReply::Done`] to [`NameRequest::Finish`].
-    pub fn told(&self, server: ServerId, intent: IntentId) -> Result<()> {
+    pub fn acknowledged(&self, server: ServerId, intent: IntentId) -> Result<()> {
         let mut state = self.intents.state();
         let Some(Stage::Done(left)) = state.ours.get_mut(&intent) else { return Ok(()) };
         left.retain(|&other| other != server);

@@ -1,9 +1,7 @@
 //! The data of a store on a simulated disk that can lose power, and helpers to drive it.
 
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Result, Span, Uid};
-use forebay_store::{
-    Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Recovery, Start,
-};
+use forebay_store::{Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, Piece, Place, Recovery, Start};
 use forebay_testkit::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -35,8 +33,7 @@ impl World {
         start: Start,
     ) -> Result<(World, Recovery)> {
         let meta: Arc<dyn Kv> = kv.clone();
-        let (data, recovery) =
-            Data::open(disk.clone(), meta, geometry, INCARNATION, start, Box::new(NoRings))?;
+        let (data, recovery) = Data::open(disk.clone(), meta, geometry, INCARNATION, start)?;
         Ok((World { disk, kv, data, backing: BackingFiles::default() }, recovery))
     }
 

@@ -1,17 +1,18 @@
 //! A store, and clients as they run in other processes.
 
 use crate::leases::Leased;
-use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Uid};
-use forebay_shm::{Commit, RwMap, Writer};
-use forebay_store::{
-    Data, DirDisk, Filled, Geometry, MemoryKv, NoRings, Piece, Place, RingId, SlabOffer, Start,
-};
+use forebay_model::{ErrorKind, FileId, Incarnation, JobId, SlabGrant, Uid};
+use forebay_shm::{Commit, RwMap, Writer, is_locked};
+use forebay_store::{Data, DirDisk, Filled, Geometry, MemoryKv, Piece, Place, RingId, Start};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) const GEOMETRY: Geometry = Geometry { regions: 24, size: 128 << 10, slots: 128 };
 const INCARNATION: Incarnation = Incarnation(3);
@@ -25,6 +26,11 @@ pub(crate) fn now() -> u64 {
 
 pub(crate) fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// Opens a file whose path the store has granted.
+pub(crate) fn open_granted(path: &[u8]) -> File {
+    open(Path::new(OsStr::from_bytes(path)))
 }
 
 pub(crate) struct World {
@@ -50,7 +56,7 @@ impl World {
 
     pub(crate) fn start(&mut self, start: Start) {
         let disk = Arc::new(DirDisk::new(self.dir.path().to_owned(), true));
-        let opened = Data::open(disk, self.kv.clone(), self.geometry, INCARNATION, start, Box::new(NoRings));
+        let opened = Data::open(disk, self.kv.clone(), self.geometry, INCARNATION, start);
         self.data = Some(opened.unwrap().0);
     }
 
@@ -88,6 +94,22 @@ impl World {
         self.data().commit(file, Place::At(offset), parts, JobId(1)).unwrap();
     }
 
+    /// What the server does from time to time: removes the rings of dead clients, and recalls slabs that were not used
+    /// for the given time. Returns the number of removed rings, and of records that were rejected.
+    pub(crate) fn tend_rings(&self, idle: Duration) -> (usize, u64) {
+        let (data, mut gone) = (self.data(), 0);
+        let refused = data.take_refused();
+        for ring in data.rings() {
+            if ring.confirmed && !is_locked(ring.file()) {
+                data.end_ring(&ring).unwrap();
+                gone += 1;
+            } else if ring.idle > idle {
+                data.recall_ring(&ring).unwrap();
+            }
+        }
+        (gone, refused)
+    }
+
     pub(crate) fn ring_files(&self) -> usize {
         let names = std::fs::read_dir(self.dir.path()).unwrap();
         names
@@ -98,7 +120,7 @@ impl World {
 
 /// A slab from the client's point of view.
 pub(crate) struct Held {
-    pub(crate) offer: SlabOffer,
+    pub(crate) offer: SlabGrant,
     pub(crate) window: RwMap,
     pub(crate) used: u32,
     pub(crate) records: u32,
@@ -119,10 +141,10 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(world: &World, file: FileId) -> Client {
         let offer = world.data().bind_ring(OWNER, JobId(2), file, None, true).unwrap();
-        let lock = open(&offer.path);
+        let lock = open_granted(&offer.path);
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
         let writer = Writer::open(&lock, offer.nonce).unwrap();
-        let (ring, nonce, binding) = (offer.ring, offer.nonce, offer.binding);
+        let (ring, nonce, binding) = (RingId(offer.ring), offer.nonce, offer.binding);
         let slabs = VecDeque::new();
         let mut client = Client { ring, nonce, binding, file, writer, slabs, leased: None, _lock: lock };
         client.request_slab(world);
@@ -131,7 +153,7 @@ impl Client {
 
     pub(crate) fn rebind(&mut self, world: &World, file: FileId) {
         let offer = world.data().bind_ring(OWNER, JobId(2), file, Some(self.ring), true).unwrap();
-        assert_eq!(offer.ring, self.ring);
+        assert_eq!(offer.ring, self.ring.0);
         (self.binding, self.file, self.leased) = (offer.binding, file, None);
     }
 
@@ -147,7 +169,7 @@ impl Client {
             other => other,
         };
         let offer = offer.unwrap();
-        let window = RwMap::new(&open(&offer.path), offer.size).unwrap();
+        let window = RwMap::new(&open_granted(&offer.path), offer.size).unwrap();
         self.slabs.retain(|held| held.offer.epoch == offer.epoch);
         let (used, records) = (offer.start, offer.records);
         self.slabs.push_back(Held { offer, window, used, records });

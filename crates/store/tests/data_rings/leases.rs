@@ -1,16 +1,22 @@
 //! Clients that read leased bytes.
 
-use crate::client::{Client, GEOMETRY, OWNER, World, open};
-use forebay_model::{ErrorKind, FileId, JobId, Span, Uid};
+use crate::client::{Client, GEOMETRY, OWNER, World, open_granted};
+use forebay_model::{ErrorKind, FileId, JobId, MapAt, MapGrant, Span, Uid};
 use forebay_shm::{Reader, RoMap};
-use forebay_store::{Batch, Geometry, MapAt, MapOffer, Start, Traffic};
+use forebay_store::{Batch, Geometry, RingId, Start, Traffic};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 /// A lease from the client's point of view.
 pub(crate) struct Leased {
-    offer: MapOffer,
+    offer: MapGrant,
     ro_maps: Vec<RoMap>,
     reader: Reader,
+}
+
+/// The files of the leased regions.
+fn region_files(offer: &MapGrant) -> impl Iterator<Item = File> {
+    offer.names.iter().map(|name| open_granted(&[offer.dir.as_slice(), b"/", name].concat()))
 }
 
 impl Leased {
@@ -29,9 +35,9 @@ impl Leased {
             let mut some = vec![0; part.len() as usize];
             match piece.at {
                 MapAt::Zeros => {}
-                MapAt::Region(region, position) => {
+                MapAt::Region { file, position } => {
                     let from = position + (part.start - span.start) as u32;
-                    self.ro_maps[region as usize].get(from, &mut some).unwrap();
+                    self.ro_maps[file as usize].get(from, &mut some).unwrap();
                 }
                 MapAt::Ask => return None,
             }
@@ -60,8 +66,7 @@ impl Client {
                 return None;
             }
         };
-        let ro_map = |path: &std::path::PathBuf| RoMap::new(&open(path), offer.region_size).unwrap();
-        let ro_maps = offer.regions.iter().map(ro_map).collect();
+        let ro_maps = region_files(&offer).map(|file| RoMap::new(&file, offer.region).unwrap()).collect();
         Some(Leased { offer, ro_maps, reader: self.writer.reader() })
     }
 
@@ -163,8 +168,7 @@ fn extents_are_leased_up_to_the_limit_of_a_reply() {
     let client = Client::new(&world, FILE);
     let lease = |from: u64| {
         let offer = world.data().lease(OWNER, FILE, client.ring, from).unwrap();
-        let end = offer.start + offer.pieces.iter().map(|piece| piece.len).sum::<u64>();
-        (offer.start, end, offer.pieces.len())
+        (offer.start, offer.end(), offer.pieces.len())
     };
     // Written from the end, so that no two extents merge.
     (0..20_000_u64).rev().for_each(|at| world.write(FILE, at, &[at as u8]));
@@ -185,18 +189,18 @@ fn lease_covers_only_regions_of_the_own_user() {
     for (what, uid, file, ring) in [
         ("another user", Uid(OWNER.0 + 1), FILE, client.ring),
         ("another file", OWNER, FileId(101), client.ring),
-        ("another ring", OWNER, FILE, forebay_store::RingId(client.ring.0 + 1)),
+        ("another ring", OWNER, FILE, RingId(client.ring.0 + 1)),
     ] {
         let refused = world.data().lease(uid, file, ring, 0).err().map(|error| error.kind());
         assert_eq!(refused, Some(ErrorKind::Stale), "{what}");
     }
     // Bytes of another user in the same file are read through the server.
     let other = Uid(OWNER.0 + 1);
-    let ring = world.data().bind_ring(other, JobId(2), FILE, None, false).unwrap();
-    let offer = world.data().lease(other, FILE, ring.ring, 0).unwrap();
-    assert!(offer.regions.is_empty() && offer.pieces.iter().all(|piece| piece.at == MapAt::Ask));
+    let ring = RingId(world.data().bind_ring(other, JobId(2), FILE, None, false).unwrap().ring);
+    let offer = world.data().lease(other, FILE, ring, 0).unwrap();
+    assert!(offer.names.is_empty() && offer.pieces.iter().all(|piece| piece.at == MapAt::Ask));
     // A reader is not granted space to write.
-    let refused = world.data().grant_slab(other, ring.ring, 0, 4096).err().map(|error| error.kind());
+    let refused = world.data().grant_slab(other, ring, 0, 4096).err().map(|error| error.kind());
     assert_eq!(refused, Some(ErrorKind::Stale));
 }
 
@@ -218,7 +222,7 @@ fn region_file_is_not_removed_while_a_client_reads_it() {
         }
         held.borrow().len() - before
     };
-    let files = || leased.offer.regions.iter().map(|path| open(path).metadata().unwrap().ino());
+    let files = || region_files(&leased.offer).map(|file| file.metadata().unwrap().ino());
     let before: Vec<u64> = files().collect();
     let copied = leased.reader.read(leased.offer.lease, || {
         // The client is in the middle of a copy and has not yet seen that its lease ended.

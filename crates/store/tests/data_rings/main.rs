@@ -4,7 +4,7 @@
 mod client;
 mod leases;
 
-use client::{Client, GEOMETRY, OWNER, SPACE, World, now, open};
+use client::{Client, GEOMETRY, OWNER, SPACE, World, now, open, open_granted};
 use forebay_model::{FileId, JobId, Span, Uid};
 use forebay_shm::{Commit, RwMap};
 use forebay_store::{Batch, Filled, Place, Start, Traffic};
@@ -70,7 +70,7 @@ fn one_step(
             clients[client].rebind(world, file);
         }
         29 => {
-            world.data().tend_rings(Duration::ZERO).unwrap();
+            world.tend_rings(Duration::ZERO);
         }
         30..32 => {
             assert!(world.data().poll_rings(1).is_ok());
@@ -147,13 +147,9 @@ fn random_rings_and_requests_with_crashes_match_the_model() {
         for (file, bytes) in &model {
             assert!(world.read(*file) == *bytes, "round {round}, file {file}");
         }
-        assert_eq!(
-            world.data().tend_rings(Duration::MAX).unwrap().1,
-            0,
-            "round {round}: records were rejected"
-        );
+        assert_eq!(world.tend_rings(Duration::MAX).1, 0, "round {round}: records were rejected");
         drop(clients);
-        world.data().tend_rings(Duration::MAX).unwrap();
+        world.tend_rings(Duration::MAX);
         assert_eq!(world.ring_files(), 0, "round {round}: rings without an owner");
         assert!(world.data().damage().is_empty() && world.data().check_payloads(&|| false) > 0);
         for file in files {
@@ -199,7 +195,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
         let sequence = client.writer.head();
         assert!(client.writer.push(&[Commit { sequence, ..lie }]), "{what}");
         assert_eq!(world.read(file), [7; 100], "{what}");
-        assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1), "{what}");
+        assert_eq!(world.tend_rings(Duration::MAX), (0, 1), "{what}");
     }
     // A torn record, and a record of another position in the ring.
     let sequence = client.writer.head();
@@ -208,7 +204,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
     let at = 8192 + (sequence % forebay_shm::RING_RECORDS) * 64 + 20;
     std::os::unix::fs::FileExt::write_all_at(&open(&path), &[1], at).unwrap();
     assert_eq!(world.read(file), [7; 100]);
-    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1));
+    assert_eq!(world.tend_rings(Duration::MAX), (0, 1));
     // The incomplete write lost its bytes; the ring continues after them.
     client.slabs[0].used = start + 110;
     assert!(client.write(&world, 50, &[8; 100]));
@@ -218,7 +214,7 @@ fn invalid_records_are_skipped_and_the_next_is_consumed() {
     world.write(file, 0, &[9; 10]);
     assert_eq!(world.read(file)[..11], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
     drop(client);
-    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap().0, 1);
+    assert_eq!(world.tend_rings(Duration::MAX).0, 1);
     assert_eq!(world.ring_files(), 0);
 }
 
@@ -339,7 +335,7 @@ fn random_garbage_in_a_ring_affects_only_its_own_file() {
                 0 => drop(world.data().grant_slab(OWNER, hostile.ring, rng.next() as u32, 5000)),
                 1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring), true)),
                 2 => assert!(world.data().poll_rings(1).is_ok()),
-                3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
+                3 => drop(world.tend_rings(Duration::ZERO)),
                 4 => {
                     world.stop();
                     world.start(Start::ProcessDied);
@@ -350,7 +346,7 @@ fn random_garbage_in_a_ring_affects_only_its_own_file() {
             assert!(world.read(whole) == model, "round {round}");
         }
         drop(hostile);
-        world.data().tend_rings(Duration::MAX).unwrap();
+        world.tend_rings(Duration::MAX);
         world.data().delete(spoilt, Batch::default()).unwrap();
         assert!(world.read(whole) == model, "round {round}");
     }
@@ -365,7 +361,8 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
     assert!(client.write(&world, 0, &[7; 5000]));
     let slab = client.slabs[0].offer.clone();
     // A client keeps a mapping; this test also keeps a descriptor to inspect it.
-    let (held, _mapped) = (open(&slab.path), RwMap::new(&open(&slab.path), slab.size).unwrap());
+    let held = open_granted(&slab.path);
+    let _mapped = RwMap::new(&held, slab.size).unwrap();
     // All regions have held bytes of the first user.
     let most = u64::from(GEOMETRY.regions - 2) * u64::from(GEOMETRY.size);
     let chunk = vec![5; 64 << 10];
@@ -374,7 +371,7 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
     }
     world.data().delete(file, Batch::default()).unwrap();
     drop(client);
-    world.data().tend_rings(Duration::MAX).unwrap();
+    world.tend_rings(Duration::MAX);
     for at in (0..most).step_by(chunk.len()) {
         let mut grant = world.data().reserve(OTHER, others, chunk.len() as u32).unwrap();
         assert_eq!(grant.len() as usize, chunk.len());
@@ -382,7 +379,7 @@ fn region_recreated_for_another_user_frees_memory_despite_mappings() {
         let filled = Filled { grant, len: chunk.len() as u32, crc: crc32c::crc32c(&chunk) };
         world.data().commit(others, Place::At(at), vec![filled], JobId(1)).unwrap();
     }
-    let (old, new) = (held.metadata().unwrap(), open(&slab.path).metadata().unwrap());
+    let (old, new) = (held.metadata().unwrap(), open_granted(&slab.path).metadata().unwrap());
     assert_ne!(old.ino(), new.ino(), "the other user has its own region file");
     assert_eq!((old.len(), old.blocks()), (0, 0), "the old file is empty");
 }

@@ -280,7 +280,7 @@ impl Cluster {
         if self.send(at, to, ask, now).is_ok()
             && let Ok(names) = self.names(at)
         {
-            names.told(to, intent).expect("memory");
+            names.acknowledged(to, intent).expect("memory");
         }
     }
 

@@ -7,12 +7,12 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, BackingFile, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry,
-    Exchange, Failing, FileMap, FrameKind, Granted, Greeting, Held, Hello, IfExists, Introduction, JobState,
-    JobStatus, KeyCall, KeyId, KeyReply, Known, Left, Loss, Losses, Lost, MapAt, MapGrant, MapPiece, Met,
-    Opening, PeerReply, PeerRequest, PeerStatus, Place, Proof, QueueGrant, RecoverySummary, RegionCounts,
-    Remain, Remains, RenameMode, RepairStep, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
-    Security, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, UserKey, VERSION, Vouched, Wanted,
-    Welcome, XattrMode, frame,
+    Exchange, Failing, FileMap, FilePart, FrameKind, Granted, Greeting, Hello, IfExists, Introduction,
+    IntroductionReply, JobState, JobStatus, KeyCall, KeyId, KeyReply, Known, Loss, Losses, Lost, MapAt,
+    MapGrant, MapPiece, Opening, PeerReply, PeerRequest, PeerStatus, Place, Proof, QueueGrant,
+    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, RepairStep, Reply, Request, RingGrant,
+    Roster, RouteStatus, Sample, Security, Sharing, SlabGrant, Standing, Status, TargetStatus, Token,
+    Undrained, UserKey, VERSION, Vouched, Wanted, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -190,9 +190,9 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             joined: true,
             members: members(),
         }),
-        PeerRequest::Beat,
-        PeerRequest::Names { ask: vec![1, 2] },
-        PeerRequest::Carry { ask: vec![3] },
+        PeerRequest::Heartbeat,
+        PeerRequest::Names { request: vec![1, 2] },
+        PeerRequest::Forward { request: vec![3] },
         PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
         PeerRequest::Facts { file, closed: true },
@@ -201,7 +201,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
-        PeerRequest::Fate { file, serial: Stamp(6) },
+        PeerRequest::Outcome { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
         PeerRequest::Backing { file },
         PeerRequest::Remains {
@@ -215,7 +215,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         },
         PeerRequest::CreateBacking { file, size: 1 << 33 },
         PeerRequest::Drained { file },
-        PeerRequest::Level {
+        PeerRequest::MatchSize {
             file,
             layout: Layout::whole(ServerId(2), 1 << 20),
             place: Place { path: vec![name("a"), name("b")], serial: 6 },
@@ -223,33 +223,33 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             lost_below: 7,
         },
         PeerRequest::Undrained { files: vec![file, FileId::ROOT], before: Stamp(u64::MAX), drain: true },
-        PeerRequest::Anew { file, size: Some(1 << 33) },
+        PeerRequest::Reread { file, size: Some(1 << 33) },
         PeerRequest::Arbitrate {
-            heard: 8,
+            last_received: 8,
             fill: 1000,
             wanted: vec![Wanted { job: JobId(9), priority: 1, left: vec![(0, 1 << 33)], holds: vec![0, 3] }],
             written: vec![(0, 1 << 34), (3, 0)],
         },
         PeerRequest::Granted,
-        PeerRequest::Vanished { file, layout: Layout::whole(ServerId(3), 4096), ask: true },
+        PeerRequest::MissingInBacking { file, layout: Layout::whole(ServerId(3), 4096), dry_run: true },
         PeerRequest::Fetch {
             file,
             place: Place { path: vec![name("a"), name("b")], serial: 6 },
             spans: vec![Span::new(1, 1 << 33)],
             turn: 1 << 34,
         },
-        PeerRequest::Order { order: "trio".to_owned(), ask: true },
+        PeerRequest::Order { order: "trio".to_owned(), dry_run: true },
         PeerRequest::Keys { keys: vec![user_key()] },
     ]
 }
 
 pub(crate) fn peer_replies() -> Vec<PeerReply> {
-    let held = Held { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096 };
+    let held = FilePart { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096 };
     vec![
         PeerReply::Done,
-        PeerReply::Names { told: vec![3] },
-        PeerReply::Alive { life: 1 << 60 },
-        PeerReply::Introduced(Met {
+        PeerReply::Names { reply: vec![3] },
+        PeerReply::Alive { boot: 1 << 60 },
+        PeerReply::Introduced(IntroductionReply {
             server: ServerId(2),
             incarnation: Incarnation(9),
             joined: false,
@@ -261,7 +261,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Fetched { bytes: 1 << 33, full: true },
         PeerReply::Keys { keys: vec![user_key(), user_key()] },
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
-        PeerReply::Fate { done: Some(false) },
+        PeerReply::Outcome { done: Some(false) },
         PeerReply::Backing { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
@@ -279,7 +279,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             }),
         },
         PeerReply::Granted(vec![Granted { serial: 10, job: JobId(9), target: 3, bytes: 8 << 20 }]),
-        PeerReply::Undrained { now: Stamp(11), left: vec![Left { bytes: 12, tries: 3 }] },
+        PeerReply::Undrained { now: Stamp(11), left: vec![Undrained { bytes: 12, tries: 3 }] },
     ]
 }
 

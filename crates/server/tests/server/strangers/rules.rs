@@ -261,10 +261,10 @@ fn meeting() -> Introduction {
 rules! { PeerRequest, peer_kind, peer_requests;
     // Root may act as a server; this server is not part of the cluster.
     Introduce: May::Service, _ => vec![PeerRequest::Introduce(meeting())];
-    Beat: May::Servers, _ => vec![PeerRequest::Beat];
+    Heartbeat: May::Servers, _ => vec![PeerRequest::Heartbeat];
     Keys: May::Servers, _ => vec![PeerRequest::Keys { keys: Vec::new() }];
-    Names: May::Servers, _ => vec![PeerRequest::Names { ask: vec![0; 9] }];
-    Carry: May::Servers, _ => vec![PeerRequest::Carry { ask: vec![0; 9] }];
+    Names: May::Servers, _ => vec![PeerRequest::Names { request: vec![0; 9] }];
+    Forward: May::Servers, _ => vec![PeerRequest::Forward { request: vec![0; 9] }];
     Share: May::Servers, s => vec![PeerRequest::Share { dir: s.top }];
     Vouch: May::Servers, s => vec![PeerRequest::Vouch { token: s.token }];
     Facts: May::Servers, s => vec![PeerRequest::Facts { file: s.file, closed: true }];
@@ -278,7 +278,7 @@ rules! { PeerRequest, peer_kind, peer_requests;
     DropSetId: May::Servers, s => vec![PeerRequest::DropSetId { file: s.file }];
     HasSetId: May::Servers, s => vec![PeerRequest::HasSetId { file: s.file }];
     Reshaped: May::Servers, s => vec![PeerRequest::Reshaped { file: s.file, serial: Stamp(1), done: true }];
-    Fate: May::Servers, s => vec![PeerRequest::Fate { file: s.file, serial: Stamp(1) }];
+    Outcome: May::Servers, s => vec![PeerRequest::Outcome { file: s.file, serial: Stamp(1) }];
     Put: May::Servers, s => vec![PeerRequest::Put {
         file: s.file,
         uid: Uid(s.uid),
@@ -291,7 +291,7 @@ rules! { PeerRequest, peer_kind, peer_requests;
     Remains: May::Servers, s => vec![PeerRequest::Remains { of: vec![Remain::Inode(s.file)] }];
     CreateBacking: May::Servers, s => vec![PeerRequest::CreateBacking { file: s.file, size: 1 }];
     Drained: May::Servers, s => vec![PeerRequest::Drained { file: s.file }];
-    Level: May::Servers, s => vec![PeerRequest::Level {
+    MatchSize: May::Servers, s => vec![PeerRequest::MatchSize {
         file: s.file,
         layout: layout(),
         place: place(),
@@ -301,17 +301,17 @@ rules! { PeerRequest, peer_kind, peer_requests;
     Undrained: May::Servers, s => {
         vec![PeerRequest::Undrained { files: vec![s.file], before: Stamp(u64::MAX), drain: true }]
     };
-    Anew: May::Servers, s => vec![PeerRequest::Anew { file: s.file, size: Some(0) }];
+    Reread: May::Servers, s => vec![PeerRequest::Reread { file: s.file, size: Some(0) }];
     Arbitrate: May::Servers, _ => {
-        vec![PeerRequest::Arbitrate { heard: 0, fill: 0, wanted: Vec::new(), written: Vec::new() }]
+        vec![PeerRequest::Arbitrate { last_received: 0, fill: 0, wanted: Vec::new(), written: Vec::new() }]
     };
     Granted: May::Servers, _ => vec![PeerRequest::Granted];
-    Vanished: May::Servers, s => vec![PeerRequest::Vanished { file: s.file, layout: layout(), ask: false }];
+    MissingInBacking: May::Servers, s => vec![PeerRequest::MissingInBacking { file: s.file, layout: layout(), dry_run: false }];
     Fetch: May::Servers, s => vec![PeerRequest::Fetch {
         file: s.file,
         place: place(),
         spans: vec![Span { start: 0, end: 9 }],
         turn: 1,
     }];
-    Order: May::Servers, _ => vec![PeerRequest::Order { order: "trio".to_owned(), ask: false }];
+    Order: May::Servers, _ => vec![PeerRequest::Order { order: "trio".to_owned(), dry_run: false }];
 }

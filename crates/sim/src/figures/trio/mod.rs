@@ -96,6 +96,7 @@ fn buffers(count: u16, order: Order, choice: Choice) -> Servers {
             per_server: Some(1),
             trigger: Trigger::default(),
             pipeline: Pipeline::Off,
+            shares_processors: false,
             lag: LAG,
             pause: PAUSE,
             rules: Rules { alpha: 2, choice, patience: Tick::ms(3_600_000), ..Rules::default() },

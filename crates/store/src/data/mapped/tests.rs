@@ -1,7 +1,7 @@
 //! A mapped file, as successive processes see it.
 
 use super::*;
-use crate::data::{DirDisk, Geometry, NoRings, Place, Start};
+use crate::data::{DirDisk, Geometry, Place, RingId, Start};
 use crate::meta::{Fault, MemoryKv};
 use crc32c::crc32c;
 use forebay_model::Incarnation;
@@ -32,7 +32,7 @@ impl World {
 
     fn open(&self, start: Start) -> Data {
         let disk = Arc::new(self.disk());
-        Data::open(disk, self.kv.clone(), GEOMETRY, Incarnation(7), start, Box::new(NoRings)).unwrap().0
+        Data::open(disk, self.kv.clone(), GEOMETRY, Incarnation(7), start).unwrap().0
     }
 }
 
@@ -155,7 +155,7 @@ fn mapped_file_can_be_neither_leased_nor_written_through_a_ring() {
     let world = World::new();
     let data = world.open(Start::Fresh);
     write(&data, 0, &[b'a'; 8192]);
-    let ring = data.bind_ring(Uid(1), JobId(1), FILE, None, true).unwrap().ring;
+    let ring = RingId(data.bind_ring(Uid(1), JobId(1), FILE, None, true).unwrap().ring);
     data.grant_slab(Uid(1), ring, 0, 64 << 10).unwrap();
     let object = map(&data, Span::new(0, 8192), true);
     let refused = |result: Result<()>| result.unwrap_err().kind() == ErrorKind::Invalid;

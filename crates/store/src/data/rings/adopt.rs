@@ -1,4 +1,4 @@
-//! Rings of an earlier server process: their records are committed, and live clients continue with them.
+//! Rings of an earlier server process: their records are committed, and clients that still live continue with them.
 
 use super::channel::{Channel, Granted, State, ended};
 use super::note::SlabNote;
@@ -9,8 +9,6 @@ use crate::data::file::SizeRecord;
 use crate::data::recover::{Found, Start};
 use forebay_model::Result;
 use forebay_shm::{RING_BYTES, Slab, Taker};
-use rustix::fs::{FlockOperation, flock};
-use std::fs::File;
 use std::sync::Arc;
 
 /// A ring that recovery found.
@@ -18,16 +16,6 @@ pub(in crate::data) struct OldRing {
     id: RingId,
     note: Note,
     header: Header,
-}
-
-/// Whether the lock of a ring is free; its client holds it as long as the client lives.
-pub(super) fn is_abandoned(ring: &File) -> bool {
-    let free = flock(ring, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if free {
-        // If unlocking fails, a later check still finds the same.
-        let _ = flock(ring, FlockOperation::Unlock);
-    }
-    free
 }
 
 /// Removes a ring that cannot be adopted. If its client lives, it must send a request before it writes again.
@@ -93,11 +81,7 @@ impl Data {
                 None => {}
             }
             records += taken(&channel) - before;
-            if is_abandoned(&channel.file) {
-                self.end_ring(&channel)?;
-            } else {
-                self.doorbell_path()?;
-            }
+            self.doorbell_path()?;
         }
         Ok(records)
     }

@@ -169,12 +169,12 @@ impl Channel {
         }
     }
 
-    /// Whether its client has neither used nor been granted anything for the given time.
-    pub(super) fn is_idle(&self, patience: Duration) -> bool {
+    /// How long its client has published nothing and was granted nothing.
+    pub(super) fn still(&self) -> Duration {
         let mut state = self.lock();
         let taken = state.note.taken();
         let waiting = self.taker.waiting(taken).unwrap_or(0);
-        patience.is_zero() || state.still(taken + waiting).min(state.granted.elapsed()) >= patience
+        state.still(taken + waiting).min(state.granted.elapsed())
     }
 
     /// Collects the writes that wait in the ring up to a record, and returns the number of their records. Invalid

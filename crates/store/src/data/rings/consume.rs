@@ -20,8 +20,6 @@ const FEW: u64 = 4;
 const SOME: u64 = 32 << 20;
 /// Sizes of closed files that are persisted at once.
 const TOGETHER: usize = 256;
-/// A client that was granted space or published bytes within this time is writing.
-const WRITING: Duration = Duration::from_millis(20);
 
 /// Counts a consuming thread while it exists.
 pub(super) struct Consuming<'a>(&'a AtomicUsize);
@@ -89,7 +87,6 @@ impl Data {
     pub(super) fn poll_file_until(&self, id: FileId, ring: RingId, until: u64) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = state.lock();
-        self.before.before(id);
         let all = Pass::all(monotonic());
         let channels = self.rings.of(id);
         let pass = match channels[..] {
@@ -180,12 +177,6 @@ impl Data {
         drop(states);
         ids.iter().for_each(|id| self.evict(*id));
         done
-    }
-
-    /// The number of clients that are writing through shared memory.
-    #[must_use]
-    pub fn writing_clients(&self) -> usize {
-        self.rings.all().iter().filter(|channel| !channel.is_idle(WRITING)).count()
     }
 
     /// Whether a ring holds so few records that consuming it takes negligible time.

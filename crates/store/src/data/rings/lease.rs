@@ -5,63 +5,18 @@
 //! removed only when no client is copying from it.
 
 use super::channel::Channel;
-use super::{RingId, Rings};
+use super::{RingId, Rings, bytes_of};
 use crate::data::Data;
 use crate::data::file::File;
 use crate::data::index::Source;
 use crate::data::region::data_name;
-use forebay_model::{Error, ErrorKind, FileId, RegionId, Result, Span, Uid};
+use forebay_model::{Error, ErrorKind, FileId, MapAt, MapGrant, MapPiece, RegionId, Result, Span, Uid};
 use forebay_shm::Epochs;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Largest number of pieces, and of regions, leased at once.
 const MOST_PIECES: usize = 32_768;
 const MOST_REGIONS: usize = 1024;
-
-/// The bytes that a client may copy.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MapOffer {
-    /// The lease's number.
-    pub lease: u64,
-    /// The length of the file.
-    pub size: u64,
-    /// The offset of the first piece.
-    pub start: u64,
-    /// The pieces, one after the other.
-    pub pieces: Vec<MapPiece>,
-    /// The files of the regions.
-    pub regions: Vec<PathBuf>,
-    /// Bytes of a region.
-    pub region_size: u32,
-}
-
-impl MapOffer {
-    /// The end of the last piece.
-    fn end(&self) -> u64 {
-        self.start + self.pieces.iter().map(|piece| piece.len).sum::<u64>()
-    }
-}
-
-/// A range of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MapPiece {
-    /// Its length.
-    pub len: u64,
-    /// Where its bytes are.
-    pub at: MapAt,
-}
-
-/// Where the bytes of a piece are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapAt {
-    /// Nowhere: they are zeros.
-    Zeros,
-    /// In the region with this number in the offer, at this position.
-    Region(u32, u32),
-    /// Only a request to the server returns them.
-    Ask,
-}
 
 /// The leases on one file: on its bytes, and on cached answers about it.
 #[derive(Default)]
@@ -147,7 +102,7 @@ impl Rings {
 impl Data {
     /// Leases the bytes of a file to a user's ring, from an offset on. Fails while other clients can write to the file
     /// without a request; they must send one before their next write.
-    pub fn lease(&self, uid: Uid, file: FileId, ring: RingId, from: u64) -> Result<MapOffer> {
+    pub fn lease(&self, uid: Uid, file: FileId, ring: RingId, from: u64) -> Result<MapGrant> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
         let channel = self.rings.table.lock().channels.get(&ring).cloned().ok_or_else(stale)?;
         {
@@ -188,7 +143,7 @@ impl Data {
     }
 
     /// The pieces of a file: all if they are few enough, else as many as possible from an offset on.
-    fn pieces_of(&self, file: &File, uid: Uid, from: u64) -> Result<MapOffer> {
+    fn pieces_of(&self, file: &File, uid: Uid, from: u64) -> Result<MapGrant> {
         if file.index.len() < MOST_PIECES {
             let offer = self.pieces_from(file, uid, 0)?;
             // Holes between extents are pieces too, so there may be more than expected.
@@ -199,7 +154,7 @@ impl Data {
         self.pieces_from(file, uid, from)
     }
 
-    fn pieces_from(&self, file: &File, uid: Uid, from: u64) -> Result<MapOffer> {
+    fn pieces_from(&self, file: &File, uid: Uid, from: u64) -> Result<MapGrant> {
         let mut regions: Vec<RegionId> = Vec::new();
         let mut pieces: Vec<MapPiece> = Vec::new();
         let mut at = from;
@@ -222,7 +177,7 @@ impl Data {
                     match self.damage.check(&region, bytes.slot) {
                         Ok(()) => {
                             let position = bytes.ticket(end - start).start();
-                            MapAt::Region(number(&mut regions, bytes.region), position)
+                            MapAt::Region { file: number(&mut regions, bytes.region), position }
                         }
                         Err(_) => MapAt::Ask,
                     }
@@ -235,10 +190,12 @@ impl Data {
         if pieces.len() + 2 <= MOST_PIECES && regions.len() < MOST_REGIONS && at < file.size {
             pieces.push(hole(at, file.size - at));
         }
-        let path = |id: RegionId| self.disk.path(&data_name(id)).ok_or(ErrorKind::Unsupported);
-        let regions = regions.into_iter().map(path).collect::<Result<_, _>>()?;
-        let (size, region_size) = (file.size, self.geometry.size);
-        Ok(MapOffer { lease: 0, size, start: from, pieces, regions, region_size })
+        let path = regions.first().map(|id| self.disk.path(&data_name(*id)).ok_or(ErrorKind::Unsupported));
+        let path = path.transpose()?;
+        let dir = path.and_then(|path| path.parent().map(|dir| bytes_of(dir.to_owned()))).unwrap_or_default();
+        let names = regions.into_iter().map(|id| data_name(id).into_bytes()).collect();
+        let (size, region) = (file.size, self.geometry.size);
+        Ok(MapGrant { lease: 0, size, start: from, pieces, dir, names, region })
     }
 }
 

@@ -22,9 +22,7 @@ mod tests;
 use consume::Consuming;
 pub use consume::Traffic;
 pub(super) use lease::{Leases, Watch};
-pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
-pub use slabs::SlabOffer;
 
 use super::Data;
 use super::disk::Disk;
@@ -33,10 +31,12 @@ use super::publish::{Put, Space, Write};
 use crate::superblock::boot_id;
 use channel::{Channel, RingWrite, State};
 use crc32c::crc32c;
-use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, RingGrant, Span, Stamp, Uid};
 use forebay_shm::{DOORBELL_BYTES, Doorbell, RING_BYTES, Taker, monotonic};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File as DiskFile;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -44,31 +44,42 @@ use std::time::{Duration, Instant};
 
 /// Largest number of rings of a store.
 const MOST_RINGS: usize = 256;
-/// Largest number of jobs whose unused grants are counted.
-const MOST_JOBS: usize = 1024;
-/// How long a client may take to confirm that it has a ring.
-const UNCONFIRMED: Duration = Duration::from_secs(60);
+/// Most releases that are kept for [`Data::take_released`].
+const MOST_RELEASED: usize = 4096;
 const DOORBELL: &str = "bell";
 
 /// The number of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingId(pub u32);
 
-/// A new ring, for its client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RingOffer {
+/// Granted bytes that were released unused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Released {
+    /// The job that they were granted to.
+    pub job: JobId,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A ring at one moment, for its owner to decide whether it stays.
+pub struct RingView {
     /// The ring.
-    pub ring: RingId,
-    /// Its file.
-    pub path: PathBuf,
-    /// The doorbell that wakes its consumer.
-    pub doorbell: PathBuf,
-    /// Distinguishes it from other rings.
-    pub nonce: u128,
-    /// The number of its current binding.
-    pub binding: u32,
-    /// The time of the binding, by the machine's monotonic clock.
-    pub clock: u64,
+    pub id: RingId,
+    /// Whether its client has sent a request since it got the ring, so that the lock on the ring is meaningful.
+    pub confirmed: bool,
+    /// How long it has not been used, or since its slabs were recalled.
+    pub idle: Duration,
+    /// How long its client has published nothing and was granted nothing.
+    pub still: Duration,
+    channel: Arc<Channel>,
+}
+
+impl RingView {
+    /// The ring's file, which its client locks as long as the client lives.
+    #[must_use]
+    pub fn file(&self) -> &DiskFile {
+        &self.channel.file
+    }
 }
 
 /// How far rings are consumed at once.
@@ -99,9 +110,9 @@ pub(super) struct Rings {
     /// The number of threads that are consuming rings.
     consuming: AtomicUsize,
     /// When space is short, slabs used within this many nanoseconds are left to clients.
-    patience: AtomicU64,
-    /// Bytes that were granted to jobs and released unused, until [`Data::taken_back`] takes the counts.
-    unused: Mutex<HashMap<JobId, u64>>,
+    keep_used_within: AtomicU64,
+    /// What was released since [`Data::take_released`].
+    released: Mutex<Vec<Released>>,
 }
 
 #[derive(Default)]
@@ -151,14 +162,14 @@ impl Rings {
         self.table.lock().bound.remove(&file);
     }
 
-    /// Counts granted bytes that a job did not use.
-    fn add_unused(&self, job: JobId, bytes: u64) {
+    /// Records granted bytes that a job did not use.
+    fn release(&self, job: JobId, bytes: u64) {
         if bytes > 0 {
-            let mut unused = self.unused.lock();
-            if unused.len() >= MOST_JOBS {
-                unused.clear();
+            let mut released = self.released.lock();
+            if released.len() >= MOST_RELEASED {
+                released.clear();
             }
-            *unused.entry(job).or_default() += bytes;
+            released.push(Released { job, bytes });
         }
     }
 
@@ -199,6 +210,10 @@ pub(super) fn boot() -> Result<u64> {
     Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
+fn bytes_of(path: PathBuf) -> Vec<u8> {
+    path.into_os_string().into_vec()
+}
+
 fn unusable(what: &str, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot create {what}: {error}"))
 }
@@ -217,7 +232,6 @@ fn unreadable(disk: &dyn Disk, name: &str, error: &std::io::Error) -> Error {
 impl Data {
     /// Consumes the rings of a file, in the order of stamps. Called first, with the file locked.
     pub(super) fn consume(&self, id: FileId, file: &mut File) -> Result<()> {
-        self.before.before(id);
         if !self.rings.any() {
             return Ok(());
         }
@@ -266,7 +280,7 @@ impl Data {
             // A client fills its slabs in order: it has finished those before the last used one.
             let used = state.slabs.iter().rev().find(|granted| granted.filled > granted.note.start);
             if let Some(last) = used.map(|granted| granted.note.number) {
-                self.rings.add_unused(state.job, state.release(last));
+                self.rings.release(state.job, state.release(last));
             }
         }
         Ok(())
@@ -347,7 +361,7 @@ impl Data {
         file: FileId,
         own: Option<RingId>,
         writes: bool,
-    ) -> Result<RingOffer> {
+    ) -> Result<RingGrant> {
         let doorbell = self.doorbell_path()?;
         // Recorded so that recovery finds the file, even if only the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
@@ -384,8 +398,9 @@ impl Data {
         }
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
-        let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
-        Ok(RingOffer { ring, path, doorbell, nonce, binding, clock: monotonic() })
+        let (ring, nonce, binding) = (channel.id.0, channel.taker.nonce(), state.binding);
+        let (path, doorbell) = (bytes_of(path), bytes_of(doorbell));
+        Ok(RingGrant { ring, path, doorbell, nonce, binding, clock: monotonic() })
     }
 
     fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId, writes: bool) -> Result<()> {
@@ -476,33 +491,35 @@ impl Data {
         Ok(path)
     }
 
-    /// Recalls slabs that clients have not used for the given time, and removes the rings of clients that are gone.
-    /// Returns the number of removed rings, and of records that were rejected.
-    pub fn tend_rings(&self, idle: Duration) -> Result<(usize, u64)> {
-        let (mut gone, mut refused) = (0, 0);
-        for channel in self.rings.all() {
-            let (confirmed, since) = {
-                let mut state = channel.lock();
-                refused += std::mem::take(&mut state.refused);
-                (state.confirmed, state.idle_since)
+    /// All rings.
+    #[must_use]
+    pub fn rings(&self) -> Vec<RingView> {
+        let view = |channel: Arc<Channel>| {
+            let still = channel.still();
+            let (confirmed, idle) = {
+                let state = channel.lock();
+                (state.confirmed, state.idle_since.elapsed())
             };
-            let dead = match confirmed {
-                true => adopt::is_abandoned(&channel.file),
-                false => since.elapsed() > UNCONFIRMED,
-            };
-            if dead {
-                self.end_ring(&channel)?;
-                gone += 1;
-            } else if since.elapsed() > idle {
-                self.recall(&channel)?;
-                channel.lock().idle_since = Instant::now();
-            }
-        }
-        Ok((gone, refused))
+            RingView { id: channel.id, confirmed, idle, still, channel }
+        };
+        self.rings.all().into_iter().map(view).collect()
     }
 
-    /// Consumes a ring whose client is gone for the last time, and removes it.
-    fn end_ring(&self, channel: &Arc<Channel>) -> Result<()> {
+    /// The number of records that were rejected since the last call.
+    #[must_use]
+    pub fn take_refused(&self) -> u64 {
+        self.rings.all().iter().map(|channel| std::mem::take(&mut channel.lock().refused)).sum()
+    }
+
+    /// Recalls the slabs of a ring; it counts as used now.
+    pub fn recall_ring(&self, ring: &RingView) -> Result<()> {
+        self.recall(&ring.channel)?;
+        ring.channel.lock().idle_since = Instant::now();
+        Ok(())
+    }
+
+    /// Consumes a ring for the last time, and removes it.
+    pub fn end_ring(&self, RingView { channel, .. }: &RingView) -> Result<()> {
         let bound = channel.lock().bound;
         if let Some(file) = bound {
             self.poll_file(file)?;
@@ -520,7 +537,7 @@ impl Data {
             let mut state = channel.lock();
             (state.job, state.release(u32::MAX))
         };
-        self.rings.add_unused(job, unused);
+        self.rings.release(job, unused);
         // The note goes first: a ring without one is ignored.
         self.disk.remove(&Note::name(channel.id))?;
         self.disk.remove(&ring_name(channel.id))

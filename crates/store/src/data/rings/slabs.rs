@@ -1,14 +1,12 @@
 //! Slabs: space that is granted to clients before they write, and how it is recalled.
 
-use super::RingId;
 use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
+use super::{Released, RingId, bytes_of};
 use crate::data::reclaim::Want;
 use crate::data::{Data, Grant};
-use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, Result, SlabGrant, Uid};
 use forebay_shm::Slab;
-use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,27 +22,6 @@ const LEAST_SHARE: u64 = 512;
 const LEAST_SLAB: u64 = 64 << 10;
 /// One journal slot for this many bytes, as in a whole region.
 const BYTES_PER_SLOT: u32 = 2048;
-
-/// A granted slab, for its client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SlabOffer {
-    /// Its number.
-    pub slab: u32,
-    /// The file of its region.
-    pub path: PathBuf,
-    /// Bytes of the region.
-    pub size: u32,
-    /// Distinguishes the file from an earlier one of the same name.
-    pub generation: u32,
-    /// Its position in the region.
-    pub start: u32,
-    /// Its size.
-    pub len: u32,
-    /// Largest number of records for it.
-    pub records: u32,
-    /// The epoch in which it was granted.
-    pub epoch: u64,
-}
 
 /// Slabs that are being recalled.
 pub(super) struct Recall {
@@ -99,14 +76,14 @@ impl Data {
 
     /// Grants a slab to a ring of a user, whose client has finished all slabs before `keep`. Waits for space as any
     /// reservation does.
-    pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
+    pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabGrant> {
         let granted =
             self.grant_by(uid, ring, keep, |file| self.reserve_for(uid, file, wanted(len)).map(Some))?;
         granted.ok_or_else(|| ErrorKind::NoSpace.into())
     }
 
     /// Does the same without waiting; `None` does not mean that the buffer is full.
-    pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabOffer>> {
+    pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabGrant>> {
         if self.rings_state(ring, |state| must_consume(state, keep)) == Some(true) {
             return Ok(None);
         }
@@ -122,7 +99,7 @@ impl Data {
         ring: RingId,
         keep: u32,
         reserve: impl FnOnce(FileId) -> Result<Option<Grant>>,
-    ) -> Result<Option<SlabOffer>> {
+    ) -> Result<Option<SlabGrant>> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} no longer exists", ring.0));
         let channel = self.rings.table.lock().channels.get(&ring).cloned().ok_or_else(stale)?;
         let file = {
@@ -153,11 +130,10 @@ impl Data {
         state.granted = Instant::now();
         let path =
             self.disk.path(&crate::data::region::data_name(region.id)).ok_or(ErrorKind::Unsupported)?;
-        let offer = SlabOffer {
+        let offer = SlabGrant {
             slab: note.number,
-            path,
+            path: bytes_of(path),
             size: self.geometry.size,
-            generation: note.generation,
             start: note.start,
             len: note.len,
             records: slots,
@@ -179,7 +155,7 @@ impl Data {
         }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
-            self.rings.add_unused(state.job, state.release(keep));
+            self.rings.release(state.job, state.release(keep));
         }
         if state.slabs.len() >= MOST_SLABS as usize {
             return Err(Error::new(ErrorKind::Busy, "the ring has the largest number of slabs"));
@@ -189,24 +165,24 @@ impl Data {
         Ok(())
     }
 
-    /// Sets how long clients keep unused slabs when space is short. Used when the drain frees space: clients keep the
-    /// slabs that were granted to them in their turn.
-    pub fn be_patient(&self, patience: Duration) {
-        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.rings.patience.store(nanos, Ordering::Relaxed);
+    /// Sets for how long after its last use a slab stays granted when space is short. Used when the drain frees space:
+    /// clients keep the slabs that were granted to them in their turn.
+    pub fn keep_slabs(&self, used_within: Duration) {
+        let nanos = u64::try_from(used_within.as_nanos()).unwrap_or(u64::MAX);
+        self.rings.keep_used_within.store(nanos, Ordering::Relaxed);
     }
 
-    /// The granted bytes that jobs did not use since the last call.
+    /// The granted bytes that were released unused since the last call.
     #[must_use]
-    pub fn taken_back(&self) -> HashMap<JobId, u64> {
-        std::mem::take(&mut *self.rings.unused.lock())
+    pub fn take_released(&self) -> Vec<Released> {
+        std::mem::take(&mut *self.rings.released.lock())
     }
 
     /// Recalls all slabs that are not being filled at the moment; true if there were any.
     pub(in crate::data) fn recall_slabs(&self) -> Result<bool> {
-        let patience = Duration::from_nanos(self.rings.patience.load(Ordering::Relaxed));
+        let kept = Duration::from_nanos(self.rings.keep_used_within.load(Ordering::Relaxed));
         let mut any = false;
-        for channel in self.rings.all().into_iter().filter(|channel| channel.is_idle(patience)) {
+        for channel in self.rings.all().into_iter().filter(|channel| channel.still() >= kept) {
             any |= self.recall(&channel)?;
         }
         Ok(any)
@@ -230,7 +206,7 @@ impl Data {
             self.poll_file(file)?;
         }
         let mut state = channel.lock();
-        self.rings.add_unused(state.job, state.release(recall.before));
+        self.rings.release(state.job, state.release(recall.before));
         state.grants = 0;
         Ok(())
     }

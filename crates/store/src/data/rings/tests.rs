@@ -2,25 +2,27 @@
 
 use super::*;
 use crate::data::file::SizeRecord;
-use crate::data::{DirDisk, Geometry, NoRings, Piece, Start};
+use crate::data::{DirDisk, Geometry, Piece, Place, Start};
 use crate::meta::{Batch, MemoryKv};
-use forebay_model::Incarnation;
+use forebay_model::{Incarnation, SlabGrant};
 use forebay_shm::{Commit, RwMap, Writer};
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
+use std::os::unix::ffi::OsStrExt;
 
 const GEOMETRY: Geometry = Geometry { regions: 8, size: 64 << 10, slots: 64 };
 const FILE: FileId = FileId(100);
 const UID: Uid = Uid(7);
 
-fn open(path: &std::path::Path) -> std::fs::File {
-    OpenOptions::new().read(true).write(true).open(path).unwrap()
+fn open(path: &[u8]) -> std::fs::File {
+    OpenOptions::new().read(true).write(true).open(OsStr::from_bytes(path)).unwrap()
 }
 
 /// A client with one slab.
 struct Client {
     writer: Writer,
-    ring: RingOffer,
-    slab: SlabOffer,
+    ring: RingGrant,
+    slab: SlabGrant,
     window: RwMap,
     used: u32,
 }
@@ -29,7 +31,7 @@ impl Client {
     fn new(data: &Data) -> Client {
         let ring = data.bind_ring(UID, JobId(1), FILE, None, true).unwrap();
         let writer = Writer::open(&open(&ring.path), ring.nonce).unwrap();
-        let slab = data.grant_slab(UID, ring.ring, 0, 32 << 10).unwrap();
+        let slab = data.grant_slab(UID, RingId(ring.ring), 0, 32 << 10).unwrap();
         let window = RwMap::new(&open(&slab.path), slab.size).unwrap();
         let used = slab.start;
         Client { writer, ring, slab, window, used }
@@ -55,7 +57,31 @@ fn store(dir: &tempfile::TempDir) -> Data {
     Data::format(&disk(), GEOMETRY, Incarnation(3)).unwrap();
     let kv = Arc::new(MemoryKv::new());
     let (disk, start) = (Arc::new(disk()), Start::Fresh);
-    Data::open(disk, kv, GEOMETRY, Incarnation(3), start, Box::new(NoRings)).unwrap().0
+    Data::open(disk, kv, GEOMETRY, Incarnation(3), start).unwrap().0
+}
+
+#[test]
+fn every_operation_on_a_file_consumes_its_rings_first() {
+    type Operation = fn(&Data) -> Result<()>;
+    let operations: [(&str, Operation); 7] = [
+        ("a write", |data| data.commit(FILE, Place::At(0), Vec::new(), JobId(1)).map(|_| ())),
+        ("an append", |data| data.commit(FILE, Place::End, Vec::new(), JobId(1)).map(|_| ())),
+        ("a read", |data| data.read(FILE, 0, 3).map(|_| ())),
+        ("a size", |data| data.facts(FILE).map(|_| ())),
+        ("a truncation", |data| data.truncate(FILE, 2, Batch::default())),
+        ("a hole", |data| data.punch(FILE, Span::new(0, 1), Batch::default())),
+        ("a sync", |data| data.sync(FILE).map(|_| ())),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let data = store(&dir);
+    let mut client = Client::new(&data);
+    let channel = data.rings.of(FILE)[0].clone();
+    for (what, operate) in operations {
+        client.write(0, b"a", monotonic());
+        assert_eq!(channel.ring_status().records(), 1, "{what}");
+        operate(&data).unwrap();
+        assert_eq!(channel.ring_status().records(), 0, "{what} did not consume the ring");
+    }
 }
 
 /// Runs a pass over the rings of the file that began at the given time.
@@ -113,7 +139,7 @@ fn slab_granted_during_a_recall_is_kept() {
     let channel = data.rings.of(FILE)[0].clone();
     let recall = slabs::Recall::begin(&channel).unwrap();
     // The client has seen that it must send a request, and sends it.
-    let slab = data.grant_slab(UID, client.ring.ring, u32::MAX, 4096).unwrap();
+    let slab = data.grant_slab(UID, RingId(client.ring.ring), u32::MAX, 4096).unwrap();
     data.end_recall(&channel, &recall).unwrap();
     let window = RwMap::new(&open(&slab.path), slab.size).unwrap();
     (client.used, client.window, client.slab) = (slab.start, window, slab);

@@ -108,7 +108,7 @@ fn resolve_intents(all: &[Names]) -> Result<Vec<String>> {
             let NameRequest::Finish(intent, _) = ask else { continue };
             let is_there = all.iter().any(|other| other.server() == server);
             if is_there {
-                names.told(server, intent)?;
+                names.acknowledged(server, intent)?;
             }
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Work for the drain.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct DrainNotices {
     /// Directories whose modification time was changed in the back end: their own time is restored later.
     pub(crate) dirs: BTreeSet<FileId>,
     /// Files with writeback marks that are to be finalized.
@@ -18,24 +18,24 @@ pub(crate) struct Inbox {
 }
 
 impl Backing {
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock()
+    fn drain_notices(&self) -> MutexGuard<'_, DrainNotices> {
+        self.drain_notices.lock()
     }
 
     /// Directories got new modification times in the back end.
     pub(super) fn touched(&self, dirs: &[FileId]) {
         if !dirs.is_empty() {
-            self.inbox().dirs.extend(dirs);
+            self.drain_notices().dirs.extend(dirs);
         }
     }
 
     /// A file with a writeback mark is to be finalized.
     pub(super) fn finish_later(&self, file: FileId) {
-        self.inbox().finish.insert(file);
+        self.drain_notices().finish.insert(file);
     }
 
-    /// Empties the inbox.
-    pub(crate) fn take_inbox(&self) -> Inbox {
-        std::mem::take(&mut *self.inbox())
+    /// Empties the drain_notices.
+    pub(crate) fn take_drain_notices(&self) -> DrainNotices {
+        std::mem::take(&mut *self.drain_notices())
     }
 }

@@ -7,7 +7,7 @@ const KINDS: usize = 26;
 
 /// Largest keys, by their first letter.
 #[derive(Clone, Default)]
-pub(super) struct Tops([Vec<u8>; KINDS]);
+pub(super) struct LastKeys([Vec<u8>; KINDS]);
 
 /// The first letters of all kinds of records.
 pub(super) fn letters() -> impl Iterator<Item = u8> {
@@ -18,7 +18,7 @@ fn kind(key: &[u8]) -> Option<usize> {
     key.first().filter(|letter| letter.is_ascii_lowercase()).map(|letter| usize::from(letter - b'a'))
 }
 
-impl Tops {
+impl LastKeys {
     /// Whether the tree may have a key.
     pub(super) fn may_have(&self, key: &[u8]) -> bool {
         kind(key).is_none_or(|kind| key <= self.0[kind].as_slice())
@@ -40,10 +40,10 @@ mod tests {
 
     #[test]
     fn keys_beyond_the_largest_of_their_kind_are_absent() {
-        let mut tops = Tops::default();
-        assert!(!tops.may_have(b"i1") && tops.may_have(b"\0ahead") && tops.may_have(b""));
+        let mut last_keys = LastKeys::default();
+        assert!(!last_keys.may_have(b"i1") && last_keys.may_have(b"\0ahead") && last_keys.may_have(b""));
         for key in ["i3", "i1", "s7", "e"] {
-            tops.raise(key.as_bytes());
+            last_keys.raise(key.as_bytes());
         }
         for (key, expected) in [
             ("i3", true),
@@ -54,7 +54,7 @@ mod tests {
             ("s5", true),
             ("s8", false),
         ] {
-            assert_eq!(tops.may_have(key.as_bytes()), expected, "{key}");
+            assert_eq!(last_keys.may_have(key.as_bytes()), expected, "{key}");
         }
         assert_eq!(letters().last(), Some(b'z'));
     }

@@ -11,13 +11,13 @@ const EACH: usize = 16;
 
 /// The empty prefixes, and the keys put there since. The oldest prefixes are evicted first.
 #[derive(Default)]
-pub(super) struct Fresh {
+pub(super) struct EmptyPrefixes {
     under: HashMap<Head, HashSet<u64, Hashed>, Seeded>,
     order: VecDeque<Head>,
     count: usize,
 }
 
-impl Fresh {
+impl EmptyPrefixes {
     /// Declares a prefix empty. Ignores prefixes of another length.
     pub(super) fn begins(&mut self, prefix: &[u8]) {
         let Ok(prefix) = Head::try_from(prefix) else { return };
@@ -71,33 +71,35 @@ mod tests {
 
     #[test]
     fn only_keys_put_below_an_empty_prefix_may_exist() {
-        let mut fresh = Fresh::default();
-        fresh.begins(&key(1, 0)[..HEAD]);
-        fresh.put(&key(1, 5), 5);
-        fresh.put(&key(2, 6), 6);
-        assert!(!fresh.lacks(&key(1, 5), 5) && fresh.lacks(&key(1, 6), 6));
-        assert!(!fresh.lacks(&key(2, 7), 7), "that prefix was not declared empty");
-        assert!(!fresh.lacks(b"e", 7));
-        fresh.begins(b"e");
-        assert!(!fresh.lacks(b"e", 7), "too short");
+        let mut empty_prefixes = EmptyPrefixes::default();
+        empty_prefixes.begins(&key(1, 0)[..HEAD]);
+        empty_prefixes.put(&key(1, 5), 5);
+        empty_prefixes.put(&key(2, 6), 6);
+        assert!(!empty_prefixes.lacks(&key(1, 5), 5) && empty_prefixes.lacks(&key(1, 6), 6));
+        assert!(!empty_prefixes.lacks(&key(2, 7), 7), "that prefix was not declared empty");
+        assert!(!empty_prefixes.lacks(b"e", 7));
+        empty_prefixes.begins(b"e");
+        assert!(!empty_prefixes.lacks(b"e", 7), "too short");
     }
 
     #[test]
     fn empty_prefixes_are_bounded_and_evicted_in_order() {
-        let mut fresh = Fresh::default();
+        let mut empty_prefixes = EmptyPrefixes::default();
         for number in 0..10 {
-            fresh.begins(&key(number, 0)[..HEAD]);
-            (0..MOST as u64 / 4).for_each(|rest| fresh.put(&key(number, rest), number << 32 | rest));
-            assert!(fresh.count <= MOST);
-            assert!(fresh.lacks(&key(number, 0), 1 << 60), "the last one is kept");
+            empty_prefixes.begins(&key(number, 0)[..HEAD]);
+            (0..MOST as u64 / 4).for_each(|rest| empty_prefixes.put(&key(number, rest), number << 32 | rest));
+            assert!(empty_prefixes.count <= MOST);
+            assert!(empty_prefixes.lacks(&key(number, 0), 1 << 60), "the last one is kept");
         }
-        assert!(!fresh.lacks(&key(0, 0), 1 << 60), "the first one is not");
-        assert_eq!(fresh.under.len(), fresh.order.len());
-        let hashes: usize = fresh.under.values().map(|keys| keys.len() + EACH).sum();
-        assert_eq!(fresh.count, hashes);
+        assert!(!empty_prefixes.lacks(&key(0, 0), 1 << 60), "the first one is not");
+        assert_eq!(empty_prefixes.under.len(), empty_prefixes.order.len());
+        let hashes: usize = empty_prefixes.under.values().map(|keys| keys.len() + EACH).sum();
+        assert_eq!(empty_prefixes.count, hashes);
         // A prefix with more keys than the limit is evicted.
-        fresh.begins(&key(99, 0)[..HEAD]);
-        (0..=MOST as u64).for_each(|rest| fresh.put(&key(99, rest), rest));
-        assert!(fresh.under.is_empty() && fresh.order.is_empty() && fresh.count == 0);
+        empty_prefixes.begins(&key(99, 0)[..HEAD]);
+        (0..=MOST as u64).for_each(|rest| empty_prefixes.put(&key(99, rest), rest));
+        assert!(
+            empty_prefixes.under.is_empty() && empty_prefixes.order.is_empty() && empty_prefixes.count == 0
+        );
     }
 }

@@ -1,31 +1,32 @@
-//! How fast bytes arrive in the buffer, for the drain's trigger.
+//! Whether programs write a burst that will soon fill the buffer: while they do, the drain leaves them the processors.
 
+use crate::share::Tick;
 use forebay_model::Stamp;
 use std::collections::VecDeque;
 
-/// Rates are measured over this many nanoseconds.
-const WINDOW: u64 = 100_000_000;
+/// Rates are measured over this time.
+pub const WINDOW: Tick = Tick::ms(100);
 /// Programs that would fill the room in this many windows write a burst. A slower writer leaves the drain time, and a
 /// drain that waited longer would be complete later.
 const WINDOWS: u64 = 40;
 
 /// The bytes that had arrived at some times.
-#[derive(Default)]
-pub(super) struct Arrivals {
+#[derive(Clone, Default, Debug)]
+pub struct Arrivals {
     samples: VecDeque<(Stamp, u64)>,
 }
 
 impl Arrivals {
     /// Adds a sample, and returns whether programs write a burst that would soon fill `room` bytes.
-    pub(super) fn is_burst(&mut self, now: Stamp, arrived: u64, room: u64) -> bool {
-        while self.samples.get(1).is_some_and(|(time, _)| now.0.saturating_sub(time.0) >= WINDOW) {
+    pub fn is_burst(&mut self, now: Stamp, arrived: u64, room: u64) -> bool {
+        while self.samples.get(1).is_some_and(|(time, _)| now.0.saturating_sub(time.0) >= WINDOW.0) {
             self.samples.pop_front();
         }
         self.samples.push_back((now, arrived));
         let &(time, before) = self.samples.front().expect("a sample was added");
-        let took = now.0.saturating_sub(time.0).max(WINDOW);
+        let took = now.0.saturating_sub(time.0).max(WINDOW.0);
         let bytes = u128::from(arrived.saturating_sub(before));
-        bytes > 0 && bytes * u128::from(WINDOW) / u128::from(took) * u128::from(WINDOWS) >= u128::from(room)
+        bytes > 0 && bytes * u128::from(WINDOW.0) / u128::from(took) * u128::from(WINDOWS) >= u128::from(room)
     }
 }
 
