@@ -2,9 +2,9 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Name, Table, Value};
-use crate::plan::quantity;
 use forebay_model::{Bytes, Error, Job, MAX_LABEL};
 use forebay_policy::share::{Discipline, Policy};
+use forebay_report::quantity;
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! Reads a scenario file.
 
 use super::words::{bytes, count, maybe, must, named, or, rate, share, time, truth, word};
-use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error, Job};
 use forebay_policy::arbiter::{Choice, Rules, Until};
@@ -21,17 +20,17 @@ const MOST: u32 = 1 << 22;
 const FOR_EVER: u32 = 1 << 24;
 
 /// A scenario and its job names.
-pub(super) struct Read {
-    pub(super) title: String,
+pub struct Read {
+    /// What the scenario is called.
+    pub title: String,
     /// Names of the jobs.
-    pub(super) names: Vec<String>,
-    pub(super) plan: Scenario,
+    pub names: Vec<String>,
+    /// The machine and its jobs.
+    pub plan: Scenario,
 }
 
-/// The device models of targets.
-pub(crate) fn devices() -> [(&'static str, Result<Device, Error>); 2] {
-    ["ost", "hdd"].map(|name| (name, forebay_backend::device(name)))
-}
+/// The device models of targets, by name, as they were read.
+pub type Devices = [(&'static str, Result<Device, Error>); 2];
 
 /// Where tables and keys are in the file, for errors that are found later.
 #[derive(Default)]
@@ -73,24 +72,24 @@ impl Marks {
     }
 }
 
-/// Parses a scenario.
-pub(super) fn read(name: &str, text: &str) -> Outcome<Read> {
+/// Parses a scenario whose targets are some of these devices; `name` is the file name for messages.
+pub fn read(name: &str, text: &str, devices: &Devices) -> Result<Read, Error> {
     let file = File { name, text };
     let mut marks = Marks::default();
-    let read = whole(&file, &mut marks).map_err(Failure::misread)?;
+    let read = whole(&file, devices, &mut marks)?;
     match read.plan.check() {
         Ok(()) => Ok(read),
-        Err(fault) => Err(Failure::misread(marks.complain(&file, &fault))),
+        Err(fault) => Err(marks.complain(&file, &fault)),
     }
 }
 
-fn whole(file: &File<'_>, marks: &mut Marks) -> Result<Read, Error> {
+fn whole(file: &File<'_>, devices: &Devices, marks: &mut Marks) -> Result<Read, Error> {
     let mut top = Table::top(file)?;
     let title = or(&mut top, "title", "A machine".to_owned(), |value| value.text().map(str::to_owned))?;
     let window = or(&mut top, "window", Tick::ms(1000), time)?;
     let until = maybe(&mut top, "until", time)?;
     let (hop_names, hops) = hops(&mut top, marks)?;
-    let (target_names, targets) = targets(&mut top, &hop_names, marks)?;
+    let (target_names, targets) = targets(&mut top, &hop_names, devices, marks)?;
     let servers = match top.take("servers") {
         None => None,
         Some(value) => {
@@ -173,6 +172,7 @@ fn hops(top: &mut Table<'_>, marks: &mut Marks) -> Result<(Vec<String>, Vec<HopG
 fn targets(
     top: &mut Table<'_>,
     hops: &[String],
+    devices: &Devices,
     marks: &mut Marks,
 ) -> Result<(Vec<String>, Vec<TargetGroup>), Error> {
     let (mut names, mut groups) = (Vec::new(), Vec::new());
@@ -183,7 +183,9 @@ fn targets(
             .push(must(&mut table, "id", "failures name it by that", |value| Ok(value.name()?.to_string()))?);
         groups.push(TargetGroup {
             count: or(&mut table, "count", 1, count(1 << 16))?,
-            device: must(&mut table, "device", "one of scenarios/devices.toml", device)?,
+            device: must(&mut table, "device", "one of scenarios/devices.toml", |value| {
+                device(value, devices)
+            })?,
             via: maybe(&mut table, "via", named(hops, "link, router or storage server"))?,
         });
         table.finish("id, count, device, via")?;
@@ -191,12 +193,10 @@ fn targets(
     Ok((names, groups))
 }
 
-fn device(value: &Value<'_>) -> Result<Device, Error> {
-    let all = devices();
-    let names: Vec<String> = all.iter().map(|one| one.0.to_owned()).collect();
+fn device(value: &Value<'_>, devices: &Devices) -> Result<Device, Error> {
+    let names: Vec<String> = devices.iter().map(|one| one.0.to_owned()).collect();
     let number = named(&names, "device")(value)?;
-    let (_, device) = all.into_iter().nth(number).expect("it was found");
-    device.map_err(|error| value.wrong(error))
+    devices[number].1.clone().map_err(|error| value.wrong(error))
 }
 
 fn servers(mut table: Table<'_>, hops: &[String], marks: &mut Marks) -> Result<Servers, Error> {

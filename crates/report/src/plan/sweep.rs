@@ -7,14 +7,18 @@ const MOST: usize = 10_000;
 
 /// The parameter that is varied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Key {
+pub enum Key {
+    /// Capacity of the buffer, in units.
     Capacity,
+    /// Share of the capacity at which the drain starts.
     Threshold,
+    /// Bandwidth of the back end, in units.
     Bandwidth,
 }
 
 impl Key {
-    pub(super) fn name(self) -> &'static str {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
         match self {
             Key::Capacity => "capacity",
             Key::Threshold => "threshold",
@@ -25,8 +29,9 @@ impl Key {
 
 /// A range of values with a step, both ends included.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Sweep {
-    pub(super) key: Key,
+pub struct Sweep {
+    /// The parameter.
+    pub key: Key,
     first: f64,
     last: f64,
     step: f64,
@@ -34,12 +39,12 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// Evenly spread points for the chart of one key.
-    pub(super) fn even(key: Key, last: f64, step: f64) -> Sweep {
+    pub fn even(key: Key, last: f64, step: f64) -> Sweep {
         Sweep { key, first: 0.0, last, step }
     }
 
     /// The values, at least one.
-    pub(super) fn values(&self) -> Vec<f64> {
+    pub fn values(&self) -> Vec<f64> {
         // The tolerance lets a step that divides the range reach its end despite rounding.
         let count = ((self.last - self.first) / self.step + 1e-9).floor() as usize;
         (0..=count).map(|i| self.first + i as f64 * self.step).collect()

@@ -5,12 +5,12 @@ use jiff::Timestamp;
 use std::time::Duration;
 
 /// `2026-11-15T10:20:33Z`: in UTC, the same on every machine. Seconds since 1970 where there is no such date.
-pub(crate) fn time(time: Time) -> String {
+pub fn time(time: Time) -> String {
     Timestamp::from_second(time.secs).map_or_else(|_| time.secs.to_string(), |date| date.to_string())
 }
 
 /// `drwxr-xr-x`.
-pub(crate) fn mode(kind: FileKind, mode: u16) -> String {
+pub fn mode(kind: FileKind, mode: u16) -> String {
     let mut text = String::with_capacity(10);
     text.push(match kind {
         FileKind::File => '-',
@@ -36,7 +36,7 @@ pub(crate) fn mode(kind: FileKind, mode: u16) -> String {
 }
 
 /// The kind of an entry in one or two words.
-pub(crate) fn kind(kind: FileKind) -> &'static str {
+pub fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
@@ -49,7 +49,7 @@ pub(crate) fn kind(kind: FileKind) -> &'static str {
 }
 
 /// `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -62,17 +62,17 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// `1 file`, `2,000 files`.
-pub(crate) fn counted(number: u64, what: &str) -> String {
+pub fn counted(number: u64, what: &str) -> String {
     plural(number, what, &format!("{what}s"))
 }
 
 /// `1 process`, `2,000 processes`.
-pub(crate) fn plural(number: u64, one: &str, many: &str) -> String {
+pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
 /// `12 ms`, `3.4 s`, `5 min 6 s`, `2 h 3 min`, `4 d 5 h`.
-pub(crate) fn duration(time: Duration) -> String {
+pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 if time.as_millis() < 1000 => format!("{} ms", time.as_millis()),
@@ -84,23 +84,23 @@ pub(crate) fn duration(time: Duration) -> String {
 }
 
 /// `1.4 GiB/s`.
-pub(crate) fn rate(bytes: u64, time: Duration) -> String {
+pub fn rate(bytes: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-6);
     format!("{}/s", size((bytes as f64 / seconds) as u64))
 }
 
 /// `1.4 GiB`: at most one decimal.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 
 /// `42 %`.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
+pub fn percent(part: u64, whole: u64) -> String {
     format!("{} %", (part as f64 * 100.0 / whole.max(1) as f64).round())
 }
 
 /// A word quoted for a shell.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),

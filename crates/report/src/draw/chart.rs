@@ -2,12 +2,12 @@
 //! data.
 
 /// Size of a chart in its own units.
-pub(crate) const WIDTH: f64 = 480.0;
-pub(crate) const HEIGHT: f64 = 320.0;
+pub(super) const WIDTH: f64 = 480.0;
+pub(super) const HEIGHT: f64 = 320.0;
 
 /// A colour by its role; the page or the renderer chooses the actual colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ink {
+pub(super) enum Ink {
     /// One of the series.
     Series(usize),
     Axis,
@@ -18,7 +18,7 @@ pub(crate) enum Ink {
 
 /// The point of a text that its position gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Anchor {
+pub(super) enum Anchor {
     Start,
     Middle,
     End,
@@ -26,7 +26,7 @@ pub(crate) enum Anchor {
 
 /// A mark of a scene.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Mark {
+pub(super) enum Mark {
     Line { points: Vec<(f64, f64)>, ink: Ink, width: f64, dashed: bool },
     Area { points: Vec<(f64, f64)>, ink: Ink, opacity: f64 },
     Dot { at: (f64, f64), ink: Ink },
@@ -35,16 +35,16 @@ pub(crate) enum Mark {
 
 /// A drawing of fixed size.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Scene {
-    pub(crate) title: String,
-    pub(crate) width: f64,
-    pub(crate) height: f64,
-    pub(crate) marks: Vec<Mark>,
+pub struct Scene {
+    pub(super) title: String,
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) marks: Vec<Mark>,
 }
 
 impl Scene {
     /// Several scenes of one size in a grid.
-    pub(crate) fn grid(title: &str, scenes: Vec<Scene>, columns: usize) -> Scene {
+    pub fn grid(title: &str, scenes: Vec<Scene>, columns: usize) -> Scene {
         const TOP: f64 = 36.0;
         let rows = scenes.len().div_ceil(columns);
         let mut marks = vec![words((16.0, 24.0), title, Ink::Text, 17.0, Anchor::Start, true)];
@@ -80,8 +80,10 @@ fn words(at: (f64, f64), text: &str, ink: Ink, size: f64, anchor: Anchor, bold: 
 
 /// How a series is drawn.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Shape {
+pub enum Shape {
+    /// A line.
     Line,
+    /// A dashed line.
     Dashed,
     /// A line with the area below it.
     Filled,
@@ -95,28 +97,38 @@ pub(crate) enum Shape {
 
 /// One series of points.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) ink: usize,
-    pub(crate) shape: Shape,
-    pub(crate) points: Vec<(f64, f64)>,
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Number of its colour.
+    pub ink: usize,
+    /// How its points are drawn.
+    pub shape: Shape,
+    /// Values of x and y.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// A chart of series over two linear axes that begin at zero, or over names.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Chart {
-    pub(crate) title: String,
-    pub(crate) x: String,
-    pub(crate) y: String,
+pub struct Chart {
+    /// Above the chart.
+    pub title: String,
+    /// Below the horizontal axis.
+    pub x: String,
+    /// Beside the vertical axis.
+    pub y: String,
     /// Names of the positions 0, 1, … on the horizontal axis, in place of numbers.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// Values on the vertical axis are plain numbers, not shares that are shown as percentages.
-    pub(crate) plain: bool,
-    pub(crate) x_percent: bool,
-    pub(crate) y_top: Option<f64>,
-    pub(crate) series: Vec<Series>,
+    pub plain: bool,
+    /// Whether x is a share, shown in per cent.
+    pub x_percent: bool,
+    /// The end of the vertical axis, if it does not follow from the values.
+    pub y_top: Option<f64>,
+    /// What is drawn.
+    pub series: Vec<Series>,
     /// Vertical lines with a label.
-    pub(crate) flags: Vec<(f64, String)>,
+    pub flags: Vec<(f64, String)>,
 }
 
 const LEFT: f64 = 62.0;
@@ -125,13 +137,13 @@ const BOTTOM: f64 = 50.0;
 
 impl Chart {
     /// Adds a series.
-    pub(crate) fn with(mut self, name: &str, ink: usize, shape: Shape, points: Vec<(f64, f64)>) -> Chart {
+    pub fn with(mut self, name: &str, ink: usize, shape: Shape, points: Vec<(f64, f64)>) -> Chart {
         self.series.push(Series { name: name.to_owned(), ink, shape, points });
         self
     }
 
     /// Lays the chart out as marks.
-    pub(crate) fn scene(&self) -> Scene {
+    pub fn scene(&self) -> Scene {
         let legend = self.legend();
         let top = 62.0 + 18.0 * legend.1.saturating_sub(1) as f64 + 14.0 * self.flags.len() as f64;
         let points = || self.series.iter().flat_map(|s| s.points.iter());

@@ -1,35 +1,47 @@
 //! The input file of a plan, in model units or with units such as GB/s.
 
-use super::quantity;
 use crate::keys::{Amount, File, Table, Value};
+use crate::quantity;
 use forebay_model::Error;
 use forebay_planner::{App, Content, Fraction, Platform, Probability, Route, Units, Weights, median};
 use std::ops::Range;
 
 /// The length of a time unit and the size of a data unit.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Scale {
-    pub(super) seconds: f64,
-    pub(super) bytes: f64,
+pub struct Scale {
+    /// Seconds of a time unit.
+    pub seconds: f64,
+    /// Bytes of a data unit.
+    pub bytes: f64,
     /// Whether the user gave a scale, or works in bare units.
-    pub(super) real: bool,
+    pub real: bool,
 }
 
 /// The whole plan.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Plan {
-    pub(super) title: String,
-    pub(super) apps: Vec<App>,
-    pub(super) platform: Platform,
-    pub(super) scale: Scale,
-    pub(super) buffer_bandwidth: Option<Units>,
-    pub(super) target_idle: f64,
-    pub(super) weights: Weights,
-    pub(super) price_per_tb: Option<f64>,
-    pub(super) endurance: Option<f64>,
-    pub(super) buffers: usize,
+pub struct Plan {
+    /// What the plan is called.
+    pub title: String,
+    /// The applications that share the buffer.
+    pub apps: Vec<App>,
+    /// Bandwidth, capacity and threshold.
+    pub platform: Platform,
+    /// What a unit is.
+    pub scale: Scale,
+    /// What the buffer takes per time unit, if that is bounded.
+    pub buffer_bandwidth: Option<Units>,
+    /// Share of time in which applications may be blocked.
+    pub target_idle: f64,
+    /// How idle and quiet time count for the recommended threshold.
+    pub weights: Weights,
+    /// Price of a terabyte of the buffer.
+    pub price_per_tb: Option<f64>,
+    /// How often the whole capacity can be written before the devices wear out.
+    pub endurance: Option<f64>,
+    /// Number of separate buffers to compare with one.
+    pub buffers: usize,
     /// Values that were rounded to whole units.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// Bandwidth in units if only values with units are given: fine enough that rounding costs at most half a
@@ -119,7 +131,7 @@ impl Ruler {
 }
 
 /// Parses a plan; `name` is the file name for messages.
-pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
+pub fn read(name: &str, text: &str) -> Result<Plan, Error> {
     let file = File { name, text };
     let mut top = Table::top(&file)?;
     let title = top.take("title").map(|v| v.text().map(str::to_owned)).transpose()?;

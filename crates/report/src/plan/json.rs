@@ -8,7 +8,8 @@ use forebay_planner::{
 };
 use serde_json::{Map, Value, json};
 
-pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
+/// The answer as JSON.
+pub fn render(plan: &Plan, answer: &Answer) -> Value {
     let m = &answer.metrics;
     let quantiles: Map<String, Value> =
         QUANTILES.iter().map(|q| (q.to_string(), json!(m.quantile(*q)))).collect();

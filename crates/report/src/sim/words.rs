@@ -1,7 +1,7 @@
 //! Values of a scenario: quantities and choices; every error names the line and the key.
 
 use crate::keys::{Table, Value};
-use crate::plan::quantity;
+use crate::quantity;
 use forebay_model::{Bytes, Error};
 use forebay_policy::share::Tick;
 

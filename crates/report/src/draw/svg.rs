@@ -4,14 +4,14 @@ use super::chart::{Anchor, Ink, Mark, Scene};
 use std::fmt::Write;
 
 /// The colours, for a page or for a single SVG file.
-pub(crate) const STYLE: &str = "\
+pub const STYLE: &str = "\
 :root{--s0:#2563eb;--s1:#d97706;--s2:#0d9488;--s3:#e11d48;--s4:#7c3aed;--text:#1e293b;--faint:#64748b;--grid:#e2e8f0;\
 --axis:#94a3b8;--card:#ffffff;--page:#f1f5f9;color-scheme:light dark}\
 @media(prefers-color-scheme:dark){:root{--s0:#60a5fa;--s1:#fbbf24;--s2:#2dd4bf;--s3:#fb7185;--s4:#a78bfa;--text:#e2e8f0;\
 --faint:#94a3b8;--grid:#293548;--axis:#64748b;--card:#182234;--page:#0f172a}}";
 
 /// The scene inside a page that defines the colours.
-pub(crate) fn inline(scene: &Scene) -> String {
+pub fn inline(scene: &Scene) -> String {
     let mut out = String::new();
     let (w, h, title) = (scene.width, scene.height, escape(&scene.title));
     let _ = write!(
@@ -27,7 +27,7 @@ pub(crate) fn inline(scene: &Scene) -> String {
 }
 
 /// The scene as an SVG file.
-pub(crate) fn alone(scene: &Scene) -> String {
+pub fn alone(scene: &Scene) -> String {
     let body = inline(scene);
     let (head, rest) = body.split_once('>').expect("an element was written");
     let (w, h) = (scene.width, scene.height);
@@ -86,6 +86,6 @@ fn colour(ink: Ink) -> String {
 }
 
 /// Escapes text for markup.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Point, QUANTILES};
 use super::input::Plan;
-use super::quantity::{show, show_bytes, show_share};
+use crate::quantity::{show, show_bytes, show_share};
 use forebay_planner::{Cost, Estimate, Units, expected_load, mean_idle};
 use std::fmt::Write;
 
@@ -17,7 +17,8 @@ impl Lines {
     }
 }
 
-pub(super) fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> String {
+/// The answer as text, with a sketch of idle time by capacity if points are given.
+pub fn render(plan: &Plan, answer: &Answer, sketch: Option<&[Point]>) -> String {
     let mut lines = Lines::default();
     machine(&mut lines, plan, answer);
     behaviour(&mut lines, answer);

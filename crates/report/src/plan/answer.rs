@@ -15,16 +15,20 @@ pub(super) const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /// Optional parts of the answer.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Options {
-    pub(super) simulate: bool,
-    pub(super) sensitivity: bool,
-    pub(super) sweep: Option<Sweep>,
-    pub(super) seed: u64,
+pub struct Options {
+    /// Whether events are simulated too.
+    pub simulate: bool,
+    /// Whether the influence of each application is computed.
+    pub sensitivity: bool,
+    /// A parameter to vary.
+    pub sweep: Option<Sweep>,
+    /// Seed of the simulation.
+    pub seed: u64,
 }
 
 /// One point of a sweep.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Point {
+pub struct Point {
     pub(super) at: f64,
     pub(super) idle: f64,
     pub(super) quiet: f64,
@@ -34,7 +38,7 @@ pub(super) struct Point {
 
 /// The recommendation.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Recommended {
+pub struct Recommended {
     /// The smallest capacity that keeps idle time within the target, if there is one.
     pub(super) capacity: Option<Units>,
     pub(super) choice: Choice,
@@ -42,7 +46,7 @@ pub(super) struct Recommended {
 }
 
 /// The whole answer.
-pub(super) struct Answer {
+pub struct Answer {
     pub(super) load: Distribution,
     pub(super) bounds: Chernoff,
     pub(super) over_bandwidth: f64,
@@ -60,7 +64,7 @@ pub(super) struct Answer {
 }
 
 /// Computes the answer.
-pub(super) fn answer(plan: &Plan, options: &Options) -> Result<Answer, Error> {
+pub fn answer(plan: &Plan, options: &Options) -> Result<Answer, Error> {
     let (apps, platform) = (&plan.apps, &plan.platform);
     let load = Distribution::of(apps)?;
     let metrics = Metrics::of(&Chain::of(apps, platform)?)?;
@@ -116,7 +120,7 @@ fn recommend(plan: &Plan, steps: &Steps) -> Result<Recommended, Error> {
 }
 
 /// The sweep's points, computed on every core.
-pub(super) fn points(plan: &Plan, steps: &Steps, sweep: &Sweep) -> Result<Vec<Point>, Error> {
+pub fn points(plan: &Plan, steps: &Steps, sweep: &Sweep) -> Result<Vec<Point>, Error> {
     let solve = |at: &f64| -> Result<Point, Error> {
         let platform = place(&plan.platform, sweep.key, *at)?;
         let metrics = match sweep.key {

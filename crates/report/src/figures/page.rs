@@ -2,7 +2,7 @@
 
 use super::{Made, chart};
 use crate::draw::svg::{self, escape};
-use crate::plan::quantity::show;
+use crate::quantity::show;
 use forebay_sim::figures::{Drawn, Number, Paper, Settings};
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ th{color:var(--faint);font-weight:500}tr:last-child td{border-bottom:0}ul{paddin
 nav a,li a{color:inherit}nav>span{display:inline-block;margin:0 1.1em .2em 0}.scroll{overflow-x:auto}";
 
 /// The whole page.
-pub(super) fn render(all: &[Made], settings: &Settings) -> String {
+pub fn render(all: &[Made], settings: &Settings) -> String {
     let mut out = String::new();
     let claims = || all.iter().filter_map(|made| made.drawn.as_ref().ok()).flat_map(|drawn| &drawn.claims);
     let (held, total) = (claims().filter(|claim| claim.holds).count(), claims().count());

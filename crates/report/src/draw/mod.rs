@@ -1,4 +1,4 @@
 //! Charts become scenes, scenes become SVG.
 
-pub(crate) mod chart;
-pub(crate) mod svg;
+pub mod chart;
+pub mod svg;

@@ -28,14 +28,14 @@ fn second_unit(unit: &str) -> Option<f64> {
 }
 
 /// Parses a size, in bytes.
-pub(crate) fn size(text: &str) -> Result<f64, String> {
+pub fn size(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 500 GB or 4 TiB");
     let (value, unit) = parts(text).ok_or_else(help)?;
     positive(value * Bytes::unit(unit).ok_or_else(help)? as f64, text)
 }
 
 /// Parses a rate, in bytes per second.
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
+pub fn rate(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a rate: write a size per time, such as 12 GB/s");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let (amount, time) = unit.split_once('/').ok_or_else(help)?;
@@ -45,7 +45,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a duration, in seconds.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     let help =
         || format!("\"{text}\" is not a length of time: write a number and a unit, such as 30 s or 10 min");
     let (value, unit) = parts(text).ok_or_else(help)?;
@@ -53,7 +53,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a share: `0.2`, `20%`.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
+pub fn share(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a share: write 0.2 or 20%");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let share = match unit {
@@ -69,14 +69,14 @@ fn positive(value: f64, text: &str) -> Result<f64, String> {
 }
 
 /// A size with the decimal unit that gives the shortest number.
-pub(crate) fn show_bytes(bytes: f64) -> String {
+pub fn show_bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let power = if bytes >= 1.0 { ((bytes.log10() / 3.0 + 1e-9) as usize).min(units.len() - 1) } else { 0 };
     format!("{} {}", show(bytes / 1000f64.powi(power as i32)), units[power])
 }
 
 /// A share of time as a percentage with three digits.
-pub(crate) fn show_share(share: f64) -> String {
+pub fn show_share(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".into(),
         x if x < 1e-3 => format!("{x:.1e} %"),
@@ -87,7 +87,7 @@ pub(crate) fn show_share(share: f64) -> String {
 }
 
 /// A number with about three significant digits.
-pub(crate) fn show(value: f64) -> String {
+pub fn show(value: f64) -> String {
     let text = match value.abs() {
         x if x >= 100.0 => return format!("{value:.0}"),
         x if x >= 10.0 => format!("{value:.1}"),

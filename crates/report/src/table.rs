@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Writes rows in columns, two spaces apart; columns with `r` in `align` are right-aligned, the others
 /// left-aligned.
-pub(crate) fn table<const N: usize>(
+pub fn table<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     align: &str,
     indent: usize,

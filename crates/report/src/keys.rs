@@ -1,6 +1,6 @@
 //! Reads TOML key by key; every error names file, line and key.
 
-use crate::plan::quantity;
+use crate::quantity;
 use forebay_model::{Error, ErrorKind};
 use serde::Serialize;
 use std::ops::{Range, RangeInclusive};
@@ -8,58 +8,65 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The input file, for messages.
-pub(crate) struct File<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) text: &'a str,
+pub struct File<'a> {
+    /// The path of the file, or another name for it.
+    pub name: &'a str,
+    /// What it contains.
+    pub text: &'a str,
 }
 
 impl File<'_> {
-    pub(crate) fn wrong(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
+    /// An error at a place in the file.
+    pub fn wrong(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
         let line = 1 + self.text[..span.start.min(self.text.len())].matches('\n').count();
         Error::new(ErrorKind::Invalid, format!("{}:{line}: {key}: {text}", self.name))
     }
 }
 
 /// A table whose keys are taken one by one; a key left at the end is unknown.
-pub(crate) struct Table<'a> {
+pub struct Table<'a> {
     file: &'a File<'a>,
     /// Prefix of keys in messages.
-    pub(crate) path: String,
-    pub(crate) span: Range<usize>,
+    pub path: String,
+    /// Where it is in the file.
+    pub span: Range<usize>,
     left: DeTable<'a>,
 }
 
 /// A value with its key and place, for messages.
-pub(crate) struct Value<'a> {
+pub struct Value<'a> {
     file: &'a File<'a>,
-    pub(crate) key: String,
+    /// The key, with the names of the tables above it.
+    pub key: String,
     value: Spanned<DeValue<'a>>,
 }
 
 impl<'a> Table<'a> {
     /// The top-level table of the file.
-    pub(crate) fn top(file: &'a File<'a>) -> Result<Table<'a>, Error> {
+    pub fn top(file: &'a File<'a>) -> Result<Table<'a>, Error> {
         let parsed = DeTable::parse(file.text)
             .map_err(|e| file.wrong(&e.span().unwrap_or(0..0), "the file is not TOML", e.message()))?;
         Ok(Table { file, path: String::new(), span: 0..0, left: parsed.into_inner() })
     }
 
-    pub(crate) fn take(&mut self, key: &str) -> Option<Value<'a>> {
+    /// Takes the value of a key, if it is given.
+    pub fn take(&mut self, key: &str) -> Option<Value<'a>> {
         let value = self.left.remove(key)?;
         Some(Value { file: self.file, key: format!("{}{key}", self.path), value })
     }
 
-    pub(crate) fn missing(&self, key: &str, help: &str) -> Error {
+    /// An error: a required key is not given.
+    pub fn missing(&self, key: &str, help: &str) -> Error {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
     /// The keys not taken yet, with their places.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+    pub fn keys(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
         self.left.keys().map(|key| (key.get_ref().as_ref(), key.span()))
     }
 
     /// All remaining keys and values.
-    pub(crate) fn all(self) -> Vec<(String, Value<'a>)> {
+    pub fn all(self) -> Vec<(String, Value<'a>)> {
         let (file, path) = (self.file, self.path);
         let named = |(key, value): (Spanned<std::borrow::Cow<'a, str>>, _)| {
             let name = key.get_ref().to_string();
@@ -69,11 +76,12 @@ impl<'a> Table<'a> {
     }
 
     /// An error at a place in this table's file.
-    pub(crate) fn at(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
+    pub fn at(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
         self.file.wrong(span, key, text)
     }
 
-    pub(crate) fn finish(self, known: &str) -> Result<(), Error> {
+    /// Refuses keys that were not taken.
+    pub fn finish(self, known: &str) -> Result<(), Error> {
         match self.left.into_iter().next() {
             None => Ok(()),
             Some((key, _)) => {
@@ -87,8 +95,10 @@ impl<'a> Table<'a> {
 /// A name in the file: a text or a number.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Name {
+pub enum Name {
+    /// A number.
     Number(u64),
+    /// A text.
     Text(String),
 }
 
@@ -102,17 +112,21 @@ impl std::fmt::Display for Name {
 }
 
 /// A number in model units, or a text with a unit.
-pub(crate) enum Amount {
+pub enum Amount {
+    /// A number in model units.
     Units(f64),
+    /// A text with a unit, in bytes and seconds.
     Human(f64),
 }
 
 impl<'a> Value<'a> {
-    pub(crate) fn wrong(&self, text: impl std::fmt::Display) -> Error {
+    /// An error at this value.
+    pub fn wrong(&self, text: impl std::fmt::Display) -> Error {
         self.file.wrong(&self.value.span(), &self.key, text)
     }
 
-    pub(crate) fn number(&self) -> Result<f64, Error> {
+    /// A finite number.
+    pub fn number(&self) -> Result<f64, Error> {
         let digits = match self.value.get_ref() {
             DeValue::Integer(n) => n.to_string().replace('_', ""),
             DeValue::Float(n) => n.as_str().replace('_', ""),
@@ -125,32 +139,35 @@ impl<'a> Value<'a> {
     }
 
     /// A number that is not negative.
-    pub(crate) fn amount(&self) -> Result<f64, Error> {
+    pub fn amount(&self) -> Result<f64, Error> {
         let n = self.number()?;
         if n < 0.0 { Err(self.wrong(format!("{n} is negative"))) } else { Ok(n) }
     }
 
     /// A number above 0.
-    pub(crate) fn above_zero(&self) -> Result<f64, Error> {
+    pub fn above_zero(&self) -> Result<f64, Error> {
         let n = self.amount()?;
         if n > 0.0 { Ok(n) } else { Err(self.wrong("0 is not the size of a unit")) }
     }
 
-    pub(crate) fn text(&self) -> Result<&str, Error> {
+    /// A text.
+    pub fn text(&self) -> Result<&str, Error> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
             other => Err(self.wrong(format!("a text is needed, not {}", kind(other)))),
         }
     }
 
-    pub(crate) fn truth(&self) -> Result<bool, Error> {
+    /// True or false.
+    pub fn truth(&self) -> Result<bool, Error> {
         match self.value.get_ref() {
             DeValue::Boolean(b) => Ok(*b),
             other => Err(self.wrong(format!("true or false is needed, not {}", kind(other)))),
         }
     }
 
-    pub(crate) fn share(&self) -> Result<f64, Error> {
+    /// A share from 0 to 1, or a text such as `20%`.
+    pub fn share(&self) -> Result<f64, Error> {
         if let DeValue::String(text) = self.value.get_ref() {
             return quantity::share(text).map_err(|e| self.wrong(e));
         }
@@ -158,18 +175,21 @@ impl<'a> Value<'a> {
         if (0.0..=1.0).contains(&n) { Ok(n) } else { Err(self.wrong(format!("{n} is not between 0 and 1"))) }
     }
 
-    pub(crate) fn human(&self, read: fn(&str) -> Result<f64, String>) -> Result<f64, Error> {
+    /// A text with a unit.
+    pub fn human(&self, read: fn(&str) -> Result<f64, String>) -> Result<f64, Error> {
         read(self.text()?).map_err(|e| self.wrong(e))
     }
 
-    pub(crate) fn units_or(&self, read: fn(&str) -> Result<f64, String>) -> Result<Amount, Error> {
+    /// A number in model units, or a text with a unit.
+    pub fn units_or(&self, read: fn(&str) -> Result<f64, String>) -> Result<Amount, Error> {
         match self.value.get_ref() {
             DeValue::String(_) => Ok(Amount::Human(self.human(read)?)),
             _ => Ok(Amount::Units(self.amount()?)),
         }
     }
 
-    pub(crate) fn table(self, path: &str) -> Result<Table<'a>, Error> {
+    /// A table; `path` is the prefix of its keys in messages.
+    pub fn table(self, path: &str) -> Result<Table<'a>, Error> {
         let span = self.value.span();
         match self.value.into_inner() {
             DeValue::Table(left) => Ok(Table { file: self.file, path: path.to_owned(), span, left }),
@@ -180,7 +200,7 @@ impl<'a> Value<'a> {
     }
 
     /// All tables headed `[[key]]`; `what` is the noun for one of them in messages.
-    pub(crate) fn tables(self, what: &str) -> Result<Vec<Table<'a>>, Error> {
+    pub fn tables(self, what: &str) -> Result<Vec<Table<'a>>, Error> {
         let (file, key, span) = (self.file, self.key, self.value.span());
         let DeValue::Array(items) = self.value.into_inner() else {
             return Err(file.wrong(&span, &key, format!("write each {what} as a table headed [[{key}]]")));
@@ -196,7 +216,7 @@ impl<'a> Value<'a> {
     }
 
     /// A whole number in a range.
-    pub(crate) fn whole(&self, range: RangeInclusive<u32>) -> Result<u32, Error> {
+    pub fn whole(&self, range: RangeInclusive<u32>) -> Result<u32, Error> {
         let n = self.number()?;
         let whole = n as u32;
         if f64::from(whole) == n && range.contains(&whole) {
@@ -206,7 +226,7 @@ impl<'a> Value<'a> {
     }
 
     /// A list of texts.
-    pub(crate) fn texts(&self) -> Result<Vec<String>, Error> {
+    pub fn texts(&self) -> Result<Vec<String>, Error> {
         let DeValue::Array(items) = self.value.get_ref() else {
             return Err(self.wrong(format!("a list of texts is needed, not {}", kind(self.value.get_ref()))));
         };
@@ -219,7 +239,7 @@ impl<'a> Value<'a> {
     }
 
     /// A name: a text or a number.
-    pub(crate) fn name(&self) -> Result<Name, Error> {
+    pub fn name(&self) -> Result<Name, Error> {
         match self.value.get_ref() {
             DeValue::Integer(number) => {
                 let number = number.to_string();

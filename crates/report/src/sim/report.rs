@@ -2,9 +2,8 @@
 
 use crate::draw::chart::{Chart, Shape};
 use crate::draw::svg;
-use crate::failure::{Failure, Outcome};
 use crate::human;
-use crate::view::table;
+use crate::table;
 use forebay_sim::{JobReport, Ledger};
 use serde::Serialize;
 use std::fmt;
@@ -14,7 +13,7 @@ const LINES: usize = 10;
 
 /// The report.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub struct Report {
     title: String,
     seed: u64,
     /// Virtual seconds until the end of the simulation.
@@ -40,7 +39,8 @@ struct Targets {
 }
 
 impl Report {
-    pub(super) fn new(title: String, seed: u64, names: Vec<String>, seen: &forebay_sim::Report) -> Report {
+    /// The report of a scenario with this title and these names of jobs.
+    pub fn new(title: String, seed: u64, names: Vec<String>, seen: &forebay_sim::Report) -> Report {
         let bytes = || seen.targets.iter().map(|target| target.0);
         Report {
             title,
@@ -63,9 +63,8 @@ impl Report {
     }
 
     /// The files of a report, by name.
-    pub(super) fn files(&self, seen: &forebay_sim::Report) -> Outcome<Vec<(&'static str, String)>> {
-        let json = serde_json::to_string_pretty(self)
-            .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?;
+    pub fn files(&self, seen: &forebay_sim::Report) -> serde_json::Result<Vec<(&'static str, String)>> {
+        let json = serde_json::to_string_pretty(self)?;
         Ok(vec![
             ("report.json", json + "\n"),
             ("series.csv", self.series(seen)),

@@ -2,10 +2,10 @@
 
 use super::answer::{Answer, QUANTILES, place, points};
 use super::input::Plan;
-use super::quantity::{show, show_bytes, show_share};
 use super::sweep::{Key, Sweep};
 use crate::draw::chart::{Chart, Shape};
 use crate::draw::svg::{self, escape};
+use crate::quantity::{show, show_bytes, show_share};
 use forebay_planner::{
     Content, Effort, Error, Influence, Metrics, Observed, Rng, Route, Steps, Units, expected_load, mean_idle,
     simulate,
@@ -13,7 +13,7 @@ use forebay_planner::{
 use std::fmt::Write;
 
 /// The charts of a plan, each with the name of its file.
-pub(super) fn charts(plan: &Plan, answer: &Answer, seed: u64) -> Result<Vec<(&'static str, Chart)>, Error> {
+pub fn charts(plan: &Plan, answer: &Answer, seed: u64) -> Result<Vec<(&'static str, Chart)>, Error> {
     let steps = Steps::of(&plan.apps, plan.platform.bandwidth)?;
     let reach = answer.recommended.capacity.map_or(0, |c| c.0).max(plan.platform.capacity.0);
     let top = (reach * 3 / 2).max(2 * plan.platform.bandwidth.0) as f64;
@@ -160,7 +160,7 @@ th:first-child,td:first-child{text-align:left}table.wrap td{white-space:normal}t
 footer{margin-top:36px;font-size:.85rem}";
 
 /// The whole page.
-pub(super) fn render(plan: &Plan, answer: &Answer, charts: &[(&str, Chart)]) -> String {
+pub fn render(plan: &Plan, answer: &Answer, charts: &[(&str, Chart)]) -> String {
     let mut out = String::new();
     let title = escape(&plan.title);
     let _ = write!(
