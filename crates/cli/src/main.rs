@@ -79,7 +79,7 @@ mod view;
 
 use clap::{Parser, Subcommand};
 use failure::Outcome;
-use forebay_report::{draw, human, keys};
+use forebay_report::{human, keys};
 use std::process::ExitCode;
 
 /// A burst buffer: absorbs writes at memory speed, keeps them safe, and drains them to the back end.

@@ -7,6 +7,7 @@
 //! table      aligned columns
 //! draw       charts become scenes, scenes become SVG
 //! plan       the input file of a plan; its answer as text, JSON and a page
+//! topology   `topology.toml`: where files may lie
 //! sim        the scenario of a simulation; its result as text, JSON and files
 //! figures    the papers' figures as charts and a page
 //! ```
@@ -26,5 +27,6 @@ pub mod plan;
 pub mod quantity;
 pub mod sim;
 mod table;
+pub mod topology;
 
 pub use table::table;

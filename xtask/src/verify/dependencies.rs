@@ -44,7 +44,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "planner", "sim", "report", "bench",
         ],
     ),
-    ("bench", &["store", "server", "client"]),
+    ("bench", &["policy", "wire", "store", "backend", "server", "client", "report"]),
     ("testkit", &[]),
     ("proof", &["testkit", "wire", "store", "backend", "server", "client"]),
     ("xtask", &[]),

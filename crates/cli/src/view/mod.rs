@@ -19,7 +19,7 @@ mod store;
 mod transfer;
 
 pub(crate) use bytes::lossy;
-pub(crate) use demo::{Crash, DemoReport, DrainedReport, JobReport, RoutedReport, SharedReport};
+pub(crate) use demo::{Crash, DemoReport, JobReport};
 pub(crate) use drain::DrainState;
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use forebay_report::table;

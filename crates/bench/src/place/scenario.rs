@@ -1,12 +1,12 @@
 //! Reads a scenario: a system, a job, repetitions.
 
 use crate::failure::{Failure, Outcome};
-use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
 use forebay_policy::device::Curve;
 use forebay_policy::place::{
     Client, Description, Rates, Router, Routers, Server, State, Target, Topology, Weights,
 };
+use forebay_report::keys::{File, Table, Value};
 use std::path::Path;
 
 const MOST_NODES: u32 = 1 << 17;
@@ -65,7 +65,7 @@ pub(super) struct Scenario {
 
 impl Scenario {
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))?;
         let name = path.display().to_string();
         read(&File { name: &name, text: &text }).map_err(Failure::misread)
     }
@@ -107,7 +107,7 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
         repetitions: count(top.take("repetitions"), 5, 10_000)?,
         noise: top.take("noise").map_or(Ok(0.0), |value| value.amount())?,
         seed: top.take("seed").map_or(Ok(1), |value| value.whole(0..=u32::MAX))?.into(),
-        weights: top.take("weights").map_or(Ok(Weights::default()), crate::place::weights)?,
+        weights: top.take("weights").map_or(Ok(Weights::default()), forebay_report::topology::weights)?,
         topology,
         rates,
         real: top.take("real").map(real_of).transpose()?,

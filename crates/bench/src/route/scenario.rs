@@ -157,7 +157,7 @@ fn rate<'de, D: serde::Deserializer<'de>>(input: D) -> std::result::Result<Bytes
 
 impl Scenario {
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))?;
         Scenario::read(&text).map_err(|error| Failure::misread(error.within(path.display())))
     }
 

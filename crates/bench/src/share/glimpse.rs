@@ -2,34 +2,37 @@
 
 use super::measure::{cost, due};
 use super::run::Served;
-use super::scenario::Scenario;
+use super::scenario::ShareScenario;
 
 /// Maximum number of samples used: half a second.
 const BACK: usize = 5;
 
 /// A job of a scenario at one time.
-pub(crate) struct Glimpse {
-    pub(crate) label: String,
-    pub(crate) nodes: u32,
-    pub(crate) here: bool,
+pub struct Glimpse {
+    /// Its name.
+    pub label: String,
+    /// Nodes that it has.
+    pub nodes: u32,
+    /// Whether it runs.
+    pub here: bool,
     /// `None` while it is not running, and just after a job has started or ended.
-    pub(crate) now: Option<Now>,
+    pub now: Option<Now>,
 }
 
 /// The current throughput of a job.
 #[derive(Clone, Copy)]
-pub(crate) struct Now {
+pub struct Now {
     /// Bytes per second.
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// Its share of the bytes served.
-    pub(crate) share: f64,
+    pub share: f64,
     /// The share that the policy gives it.
-    pub(crate) due: f64,
+    pub due: f64,
 }
 
 /// The throughput of the jobs that are `here`, from the samples since the last job started or ended.
 pub(super) fn glimpse(
-    scenario: &Scenario,
+    scenario: &ShareScenario,
     notes: &[(f64, Vec<Served>)],
     here: &[usize],
     changed: f64,

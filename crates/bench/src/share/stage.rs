@@ -1,15 +1,14 @@
 //! Servers in a temporary directory, each in its own process, and their removal.
 
-use super::scenario::{Op, Scenario};
+use super::scenario::{Op, ShareScenario};
 use crate::failure::{Failure, Outcome};
-use crate::view::Started;
+use crate::servers::is_serving;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
 use forebay_model::Job;
 use forebay_policy::share::Discipline;
 use forebay_store::Store;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,10 +24,9 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn build(scenario: &Scenario, discipline: Discipline) -> Outcome<Stage> {
+    pub(super) fn build(scenario: &ShareScenario, discipline: Discipline) -> Outcome<Stage> {
         let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir();
-        let dir =
-            dir.map_err(|error| Failure::local("make a directory in", &std::env::temp_dir(), &error))?;
+        let dir = dir.map_err(|error| Failure::local("make a directory in", &std::env::temp_dir(), error))?;
         let mut stage = Stage { dir, servers: Vec::new() };
         let places = places(scenario.servers)?;
         for number in 0..scenario.servers {
@@ -56,7 +54,7 @@ impl Stage {
 
     fn start(
         &mut self,
-        scenario: &Scenario,
+        scenario: &ShareScenario,
         discipline: Discipline,
         number: u16,
         places: &[SocketAddr],
@@ -64,7 +62,7 @@ impl Stage {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
         let log = self.dir.path().join(format!("{number}.log"));
-        let file = File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
+        let file = File::create(&log).map_err(|error| Failure::local("make", &log, error))?;
         let mut command = Command::new(&program);
         // The user's own forebay.toml must not configure the scenario.
         command.args(["up", "--background", "--with-parent", "--memory", "--config", "/dev/null"]);
@@ -81,15 +79,9 @@ impl Stage {
             }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let mut server = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;
-        let stdout = server.stdout.take();
+        let server = command.spawn().map_err(|error| Failure::local("start", &program, error))?;
         self.servers.push(server);
-        let mut line = String::new();
-        if let Some(stdout) = stdout {
-            // A server that fails prints nothing to standard output; its log has the reason.
-            let _ = BufReader::new(stdout).read_line(&mut line);
-        }
-        if serde_json::from_str::<Started>(&line).is_ok() {
+        if self.servers.last_mut().is_some_and(is_serving) {
             return Ok(());
         }
         let log = std::fs::read_to_string(&log).unwrap_or_default();
@@ -124,7 +116,7 @@ fn places(count: u16) -> Outcome<Vec<SocketAddr>> {
 }
 
 /// Bytes that the files of all jobs need.
-fn capacity(scenario: &Scenario) -> u64 {
+fn capacity(scenario: &ShareScenario) -> u64 {
     let file = |op: Op, request: u64| match op {
         Op::Read | Op::Prefetch => 8 * request,
         Op::Cycle => 10_000_000,

@@ -2,41 +2,49 @@
 
 use super::measure::Measured;
 use super::run::Record;
-use super::scenario::Scenario;
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
-use crate::human;
-use crate::view::table;
+use super::scenario::ShareScenario;
 use forebay_policy::share::Discipline;
+use forebay_report::draw::chart::{Chart, Scene, Shape};
+use forebay_report::draw::svg;
+use forebay_report::human;
+use forebay_report::table;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
 /// All runs of a scenario.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub struct ShareReport {
     title: String,
     policy: String,
     device_rate: u64,
     servers: u16,
     lambda_ms: u64,
     runs: Vec<Measured>,
+    /// The timelines.
+    #[serde(skip)]
+    pub(super) picture: String,
 }
 
-impl Report {
-    pub(super) fn new(scenario: &Scenario, runs: Vec<Measured>) -> Report {
-        Report {
+impl ShareReport {
+    pub(super) fn new(
+        scenario: &ShareScenario,
+        runs: Vec<Measured>,
+        records: &[(Discipline, Record)],
+    ) -> ShareReport {
+        ShareReport {
             title: scenario.title.clone(),
             policy: scenario.policy.to_string(),
             device_rate: scenario.rate.0,
             servers: scenario.servers,
             lambda_ms: u64::try_from(scenario.lambda.as_millis()).unwrap_or(u64::MAX),
             runs,
+            picture: picture(scenario, records),
         }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ShareReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -60,11 +68,12 @@ impl fmt::Display for Report {
 
 /// All scenarios of a directory.
 #[derive(Serialize)]
-pub(super) struct Reports {
-    pub(super) scenarios: Vec<Report>,
+pub struct ShareReports {
+    /// Their reports, in order.
+    pub scenarios: Vec<ShareReport>,
 }
 
-impl fmt::Display for Reports {
+impl fmt::Display for ShareReports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for report in &self.scenarios {
             writeln!(f, "{report}\n")?;
@@ -139,7 +148,7 @@ fn rows(f: &mut fmt::Formatter<'_>, run: &Measured) -> fmt::Result {
 }
 
 /// The timelines of all runs, relative to the capacity of the servers.
-pub(super) fn picture(scenario: &Scenario, records: &[(Discipline, Record)]) -> String {
+fn picture(scenario: &ShareScenario, records: &[(Discipline, Record)]) -> String {
     let all = scenario.rate.0 as f64 * f64::from(scenario.servers);
     let scenes = records.iter().map(|(discipline, record)| {
         let mut chart = Chart {

@@ -1,8 +1,8 @@
 //! Charts of a scenario like the paper's figures.
 
 use super::report::{Measured, Report, Run};
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
+use forebay_report::draw::chart::{Chart, Scene, Shape};
+use forebay_report::draw::svg;
 
 /// Maximum number of node counts whose runs are drawn one by one.
 const MOST: usize = 6;

@@ -2,8 +2,8 @@
 
 use super::variant::Variant;
 use crate::failure::{Failure, Outcome};
-use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
+use forebay_report::keys::{File, Table, Value};
 use std::path::Path;
 
 const MOST_TARGETS: u32 = 256;
@@ -77,7 +77,7 @@ pub(super) struct Point {
 
 impl Scenario {
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))?;
         let name = path.display().to_string();
         read(&File { name: &name, text: &text }).map_err(Failure::misread)
     }

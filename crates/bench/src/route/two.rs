@@ -3,15 +3,44 @@
 use super::play::{Ground, job, statuses, write};
 use super::scenario::{Burst, Pattern, Point, Scenario, Way};
 use crate::failure::Outcome;
-use crate::view::RoutedReport;
 use forebay_client::blocking::Client;
 use forebay_model::Bytes;
+use forebay_report::human;
+use serde::Serialize;
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 
 const WRITERS: u32 = 2;
 
+/// A job that wrote to a buffer with a modelled disk as back end.
+#[derive(Serialize)]
+pub struct RoutedReport {
+    /// Its name.
+    pub label: &'static str,
+    /// Bytes that it wrote.
+    pub written: u64,
+    /// Bytes that the buffer took.
+    pub buffered: u64,
+    /// Bytes that bypassed the buffer.
+    pub direct: u64,
+}
+
+impl fmt::Display for RoutedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoutedReport { label, written, buffered, direct } = self;
+        let part = |bytes: &u64| human::percent(*bytes, *written);
+        write!(
+            f,
+            "{label}: {} written, {} buffered, {} direct",
+            human::size(*written),
+            part(buffered),
+            part(direct)
+        )
+    }
+}
+
 /// A sequential and a random job under `traffic`.
-pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
+pub fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
     let jobs = [("sequential", Pattern::SegmentedContiguous), ("random", Pattern::SegmentedRandom)];
     let bursts = jobs.map(|(_, pattern)| Burst { pattern, bytes: Bytes::mib(32), spacing: Bytes(0) });
     let scenario = Scenario {

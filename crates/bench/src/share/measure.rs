@@ -1,7 +1,7 @@
 //! Evaluates the samples of a run.
 
 use super::run::{Record, Served};
-use super::scenario::{Op, Scenario};
+use super::scenario::{Op, ShareScenario};
 use forebay_model::ServerId;
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Presence, divide};
@@ -58,7 +58,7 @@ pub(super) struct JobMeasured {
 }
 
 pub(super) fn measure(
-    scenario: &Scenario,
+    scenario: &ShareScenario,
     records: &[(Discipline, Record)],
     alone: &[Option<f64>],
 ) -> Vec<Measured> {
@@ -86,7 +86,7 @@ pub(super) fn measure(
 
 /// Service per second of the servers while they always had requests: from when a job without pauses ran until
 /// its end time. That leaves out the start and the end of processes, which do not depend on the scheduler.
-fn full(scenario: &Scenario, record: &Record) -> Option<f64> {
+fn full(scenario: &ShareScenario, record: &Record) -> Option<f64> {
     let asks = |step: &Step, job: usize| {
         let (plan, Some((begun, _))) = (&scenario.jobs[job], record.spans[job]) else { return false };
         let ends = begun + plan.length;
@@ -117,7 +117,7 @@ struct Step {
     steady: bool,
 }
 
-fn steps(scenario: &Scenario, record: &Record) -> Vec<Step> {
+fn steps(scenario: &ShareScenario, record: &Record) -> Vec<Step> {
     let settling = SETTLING + 2.0 * if scenario.servers > 1 { scenario.lambda.as_secs_f64() } else { 0.0 };
     let events: Vec<f64> = record.spans.iter().flatten().flat_map(|&(begin, end)| [begin, end]).collect();
     let pairs = record.notes.windows(2);
@@ -148,7 +148,7 @@ fn steps(scenario: &Scenario, record: &Record) -> Vec<Step> {
 }
 
 /// The shares that the policy gives these jobs, of all servers together.
-pub(super) fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
+pub(super) fn due(scenario: &ShareScenario, here: &[usize]) -> Vec<f64> {
     let presences: Vec<Presence> = here
         .iter()
         .map(|&job| Presence {
@@ -164,7 +164,7 @@ pub(super) fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
 }
 
 fn about(
-    scenario: &Scenario,
+    scenario: &ShareScenario,
     record: &Record,
     steps: &[Step],
     job: usize,
@@ -260,7 +260,7 @@ fn fairness(steps: &[Step]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::worker::Done;
+    use super::super::process::Done;
     use super::*;
 
     const MIB: f64 = (1 << 20) as f64;
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn shares_and_times_are_computed_from_samples() {
-        let scenario = Scenario::of(
+        let scenario = ShareScenario::of(
             "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n[[job]]\nid = 1\nnodes = 4\nlength = 8\n\
              [[job]]\nid = 2\nstart = 2\nlength = 4\n",
         );

@@ -1,9 +1,9 @@
 //! A run: jobs start and end as the scenario says, and their service is sampled every 100 ms.
 
 use super::glimpse::{Glimpse, glimpse};
-use super::scenario::{JobPlan, Scenario};
+use super::process::Done;
+use super::scenario::{JobPlan, ShareScenario};
 use super::stage::Stage;
-use super::worker::Done;
 use crate::failure::{Failure, Outcome};
 use forebay_client::blocking::Client;
 use forebay_model::JobId;
@@ -20,7 +20,7 @@ const PATIENCE: f64 = 60.0;
 
 /// A run of a scenario, or of one job of it.
 pub(super) struct Run<'a> {
-    pub(super) scenario: &'a Scenario,
+    pub(super) scenario: &'a ShareScenario,
     pub(super) discipline: Discipline,
     pub(super) only: Option<usize>,
     pub(super) stop: &'a AtomicBool,
@@ -138,7 +138,7 @@ impl Crew {
                 command.env("FOREBAY_JOB_NODES", plan.job.nodes.to_string());
                 command.env("FOREBAY_JOB_PRIORITY", plan.job.priority.to_string());
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                let process = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;
+                let process = command.spawn().map_err(|error| Failure::local("start", &program, error))?;
                 self.processes.push(process);
             }
         }

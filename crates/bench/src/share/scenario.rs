@@ -1,9 +1,9 @@
 //! Reads a scenario: servers, a policy, and jobs that start and end.
 
 use crate::failure::{Failure, Outcome};
-use crate::keys::{File, Name, Table, Value};
 use forebay_model::{Bytes, Error, Job, MAX_LABEL};
 use forebay_policy::share::{Discipline, Policy};
+use forebay_report::keys::{File, Name, Table, Value};
 use forebay_report::quantity;
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const MOST_JOBS: usize = 64;
 const LONGEST: f64 = 3600.0;
 
 /// A scenario.
-pub(super) struct Scenario {
+pub struct ShareScenario {
     pub(super) title: String,
     pub(super) policy: Policy,
     pub(super) scheduler: Discipline,
@@ -28,7 +28,7 @@ pub(super) struct Scenario {
 
 /// The operation that a job repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     /// Writes requests.
     Write,
     /// Reads a file again and again.
@@ -98,19 +98,24 @@ const DUEL: &str = "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n\
     [[job]]\nid = 'large'\nuser = 'ada'\nnodes = 4\nlength = 5\nrequest = '256KiB'\nstreams = 8\n\
     [[job]]\nid = 'small'\nuser = 'bob'\nnodes = 1\nstart = 1.5\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n";
 
-impl Scenario {
+impl ShareScenario {
     /// The scenario of the demo.
-    pub(super) fn duel() -> Scenario {
-        Scenario::of(DUEL)
+    pub(super) fn duel() -> ShareScenario {
+        ShareScenario::of(DUEL)
     }
 
     /// A built-in scenario.
-    pub(super) fn of(text: &str) -> Scenario {
+    pub(super) fn of(text: &str) -> ShareScenario {
         read(&File { name: "scenario", text }).expect("the built-in scenario is valid")
     }
 
-    pub(super) fn load(path: &Path) -> Outcome<Scenario> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or has an invalid value.
+    pub fn load(path: &Path) -> Outcome<ShareScenario> {
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))?;
         let name = path.display().to_string();
         read(&File { name: &name, text: &text })
     }
@@ -121,7 +126,7 @@ impl Scenario {
     }
 }
 
-fn read(file: &File<'_>) -> Outcome<Scenario> {
+fn read(file: &File<'_>) -> Outcome<ShareScenario> {
     let mut top = Table::top(file).map_err(Failure::misread)?;
     let policy = top
         .take("policy")
@@ -131,7 +136,7 @@ fn read(file: &File<'_>) -> Outcome<Scenario> {
     scenario(top, policy).map_err(Failure::misread)
 }
 
-fn scenario(mut top: Table<'_>, policy: Policy) -> Result<Scenario, Error> {
+fn scenario(mut top: Table<'_>, policy: Policy) -> Result<ShareScenario, Error> {
     let servers = top.take("servers").map_or(Ok(1), |value| value.whole(1..=MOST_SERVERS))?;
     let discipline =
         |value: &Value<'_>, text: &str| text.parse::<Discipline>().map_err(|error| value.wrong(error));
@@ -158,7 +163,7 @@ fn scenario(mut top: Table<'_>, policy: Policy) -> Result<Scenario, Error> {
     let jobs = jobs.into_iter().map(|table| job(table, servers)).collect::<Result<Vec<_>, _>>()?;
     let servers = u16::try_from(servers).expect("few");
     let lambda = Duration::from_secs_f64(lambda);
-    Ok(Scenario { title, policy, scheduler, rate, servers, lambda, compare, jobs })
+    Ok(ShareScenario { title, policy, scheduler, rate, servers, lambda, compare, jobs })
 }
 
 fn job(mut table: Table<'_>, servers: u32) -> Result<JobPlan, Error> {

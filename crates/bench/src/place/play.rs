@@ -1,8 +1,8 @@
 //! One repetition: other nodes, other competing jobs, each placement in turn.
 
 use super::scenario::{Pattern, Scenario};
-use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
+use crate::rng::Rng;
 use forebay_policy::place::{Flow, Job, Ledger, Limits, Pattern as Files, Shape, Writer, place, seconds};
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::play::{Played, Variant};
 use super::scenario::{Real, Scenario};
-use crate::human;
-use crate::view::table;
+use forebay_report::human;
+use forebay_report::table;
 use serde::Serialize;
 use std::fmt;
 

@@ -11,10 +11,13 @@ use std::ops::Range;
 const MOST: u32 = 1 << 20;
 
 /// A topology as written, with the limits of the back end.
-pub(crate) struct Written {
-    pub(crate) topology: Topology,
-    pub(crate) limits: Limits,
-    pub(crate) weights: Weights,
+pub struct Written {
+    /// The parts and their connections.
+    pub topology: Topology,
+    /// What a layout may be.
+    pub limits: Limits,
+    /// What each resource counts for.
+    pub weights: Weights,
 }
 
 /// Where each part is in the file, for messages.
@@ -41,7 +44,7 @@ impl Places {
 }
 
 /// Reads a topology from a table, which may be the whole file.
-pub(crate) fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) -> Result<Written, Error> {
+pub fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) -> Result<Written, Error> {
     let whole = table.span.clone();
     let limits = table.take("limits").map_or(Ok(Limits::LUSTRE), limits)?;
     let weights = table.take("weights").map_or(Ok(Weights::default()), weights)?;
@@ -56,7 +59,7 @@ pub(crate) fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) ->
 }
 
 /// Excludes targets by name.
-pub(super) fn exclude(description: &mut Description, names: &[String]) -> Result<(), String> {
+pub fn exclude(description: &mut Description, names: &[String]) -> Result<(), String> {
     for name in names {
         let found = description.targets.iter_mut().find(|target| target.name == *name);
         found.ok_or_else(|| format!("there is no target \"{name}\""))?.state = State::Excluded;
@@ -206,7 +209,7 @@ fn limits(value: Value<'_>) -> Result<Limits, Error> {
 }
 
 /// The weight of each resource; 0 if not given.
-pub(crate) fn weights(value: Value<'_>) -> Result<Weights, Error> {
+pub fn weights(value: Value<'_>) -> Result<Weights, Error> {
     let mut table = value.table("weights: ")?;
     let span = table.span.clone();
     let mut weight = |key: &str| table.take(key).map_or(Ok(0.0), |value| value.number());
@@ -222,7 +225,7 @@ pub(crate) fn weights(value: Value<'_>) -> Result<Weights, Error> {
 }
 
 /// A size, as a text or a number of bytes.
-pub(super) fn bytes(value: &Value<'_>) -> Result<Bytes, Error> {
+pub fn bytes(value: &Value<'_>) -> Result<Bytes, Error> {
     match value.text() {
         Ok(text) => text.parse().map_err(|error| value.wrong(error)),
         Err(_) => value.amount().map(|bytes| Bytes(bytes as u64)),

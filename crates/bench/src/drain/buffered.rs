@@ -5,16 +5,14 @@ use super::ground::{FILLING, Ground, Process};
 use super::nodes;
 use super::scenario::{Point, Scenario};
 use super::variant::{Alpha, Way, order_word};
-use crate::bench::remove_stores;
-use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
-use crate::view::Started;
+use crate::rng::Rng;
+use crate::servers::{is_serving, remove_stores};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
 use forebay_model::Job;
 use forebay_policy::arbiter::Choice;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,8 +113,8 @@ impl Servers {
         let dir = ground.dir().to_owned();
         let (settings, log) = (dir.join("forebay.toml"), dir.join("log"));
         fs::write(&settings, settings_of(scenario, way))
-            .map_err(|error| Failure::local("write", &settings, &error))?;
-        let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
+            .map_err(|error| Failure::local("write", &settings, error))?;
+        let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, error))?;
         let servers = u64::from(point.servers);
         let capacity = (2 * scenario.bytes(point) + SPARE).max(LEAST * servers);
         let mut command = Command::new(&program);
@@ -128,15 +126,9 @@ impl Servers {
             command.args(["--shards", &point.servers.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let mut process = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;
-        let stdout = process.stdout.take();
-        let servers = Servers { dir, process };
-        let mut line = String::new();
-        if let Some(stdout) = stdout {
-            // A server that fails prints nothing to standard output; its log has the reason.
-            let _ = BufReader::new(stdout).read_line(&mut line);
-        }
-        if serde_json::from_str::<Started>(&line).is_ok() {
+        let process = command.spawn().map_err(|error| Failure::local("start", &program, error))?;
+        let mut servers = Servers { dir, process };
+        if is_serving(&mut servers.process) {
             return Ok(servers);
         }
         let log = fs::read_to_string(&log).unwrap_or_default();

@@ -24,14 +24,14 @@ mod report;
 mod scenario;
 mod variant;
 
-use super::frame::{self, Frame};
+use crate::Charted;
 use crate::failure::Outcome;
-use crate::keys::File;
-use crate::output;
-use crate::view::DrainedReport;
-use clap::Args;
+use forebay_report::keys::File;
+pub use report::DrainedReport;
 use report::Report;
 use scenario::{Point, Scenario};
+use std::fmt::Arguments;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use variant::Variant;
 
@@ -41,7 +41,11 @@ const DEMO: &str = "compare = ['arrival', 'trio quantum=8MiB']\ntargets = 4\npro
                     [[job]]\nsize = '12MiB'\n[[job]]\nsize = '48MiB'\n[[job]]\nsize = '192MiB'\n";
 
 /// Drains the same data of three jobs in order of arrival, and as the arbiter chooses.
-pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
+///
+/// # Errors
+///
+/// If a run fails or is stopped.
+pub fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
     let scenario = scenario::read(&File { name: "the demo", text: DEMO })?;
     let mut measured = Vec::new();
     for point in scenario.points() {
@@ -50,12 +54,6 @@ pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
         }
     }
     Ok(Report::new(&scenario, &measured).summary())
-}
-
-#[derive(Args)]
-pub(crate) struct Drain {
-    #[command(flatten)]
-    frame: Frame,
 }
 
 /// The result of one run, in the time and bytes of this machine.
@@ -72,25 +70,25 @@ struct Measured {
     runs: Vec<Ran>,
 }
 
-impl Drain {
-    pub(super) fn run(&self) -> Outcome {
-        let stop = frame::stop()?;
-        let scenario = Scenario::load(&self.frame.scenario)?;
-        let mut measured = Vec::new();
-        for point in scenario.points() {
-            for variant in &scenario.compare {
-                let Point { pattern, targets, processes, servers } = point;
-                let word = pattern.word();
-                self.frame.progress(format_args!(
-                    "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
-                ));
-                measured.push(measure(&scenario, point, variant, &stop)?);
-            }
+/// Runs a scenario: every variant at every point, each announced to `progress`.
+///
+/// # Errors
+///
+/// If the scenario is wrong, or a run of it fails or is stopped.
+pub fn run(scenario: &Path, stop: &AtomicBool, progress: &dyn Fn(Arguments<'_>)) -> Outcome<impl Charted> {
+    let scenario = Scenario::load(scenario)?;
+    let mut measured = Vec::new();
+    for point in scenario.points() {
+        for variant in &scenario.compare {
+            let Point { pattern, targets, processes, servers } = point;
+            let word = pattern.word();
+            progress(format_args!(
+                "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
+            ));
+            measured.push(measure(&scenario, point, variant, stop)?);
         }
-        let report = Report::new(&scenario, &measured);
-        self.frame.draw(&self.frame.scenario, || report.picture())?;
-        output::show(&report, self.frame.json)
     }
+    Ok(Report::new(&scenario, &measured))
 }
 
 fn measure(scenario: &Scenario, point: Point, variant: &Variant, stop: &AtomicBool) -> Outcome<Measured> {

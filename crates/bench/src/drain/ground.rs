@@ -50,11 +50,11 @@ impl Ground {
         let memory = PathBuf::from("/dev/shm");
         let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
-        let dir = dir.map_err(|error| Failure::local("make a directory in", &above, &error))?;
+        let dir = dir.map_err(|error| Failure::local("make a directory in", &above, error))?;
         let mut paths = Vec::new();
         for number in 0..point.targets {
             let path = dir.path().join(format!("target{number}"));
-            std::fs::create_dir(&path).map_err(|error| Failure::local("make", &path, &error))?;
+            std::fs::create_dir(&path).map_err(|error| Failure::local("make", &path, error))?;
             paths.push(path.display().to_string());
         }
         let stripes = format!("stripes:{}", paths.join(","));

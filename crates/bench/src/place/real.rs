@@ -2,8 +2,8 @@
 
 use super::play::{USUAL, Variant};
 use super::scenario::{Pattern, Real};
-use crate::bench::rng::Rng;
 use crate::failure::{Failure, Outcome};
+use crate::rng::Rng;
 use forebay_backend::{Backend, Creation, Layout};
 use forebay_model::{Gid, Name, Uid};
 use forebay_policy::place::{Job, Ledger, Limits, Pattern as Files, Shape, Topology, Weights, Writer, place};
@@ -37,7 +37,7 @@ fn once(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<f
     let memory = PathBuf::from("/dev/shm");
     let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let dirs = (0..real.targets).map(|_| tempfile::tempdir_in(&above)).collect::<std::io::Result<Vec<_>>>();
-    let dirs = dirs.map_err(|error| Failure::local("make a directory in", &above, &error))?;
+    let dirs = dirs.map_err(|error| Failure::local("make a directory in", &above, error))?;
     let paths: Vec<String> = dirs.iter().map(|dir| dir.path().display().to_string()).collect();
     let backend = forebay_backend::open(&format!("model:{}:stripes:{}", real.device, paths.join(",")))?;
     let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));

@@ -2,10 +2,11 @@
 
 use super::play::Ran;
 use super::scenario::{Point, Scenario, Way};
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
-use crate::human;
-use crate::view::table;
+use crate::Charted;
+use forebay_report::draw::chart::{Chart, Scene, Shape};
+use forebay_report::draw::svg;
+use forebay_report::human;
+use forebay_report::table;
 use serde::Serialize;
 use std::fmt;
 
@@ -76,45 +77,6 @@ impl Report {
         Report { title: scenario.title.clone(), varied, runs }
     }
 
-    /// Throughput by the parameter with most values, with a line for each combination of the others.
-    pub(super) fn picture(&self) -> String {
-        let top = self.runs.iter().map(|run| run.throughput).fold(0.0, f64::max);
-        let mut places: Vec<u64> = self.runs.iter().map(|run| self.place(run)).collect();
-        places.sort_unstable();
-        places.dedup();
-        let chart = |title: &str, y: String| Chart {
-            title: title.to_owned(),
-            x: self.varied.to_owned(),
-            y,
-            names: places.iter().map(u64::to_string).collect(),
-            ..Chart::default()
-        };
-        let mut throughput = chart("throughput", format!("of {}/s", human::size(top as u64)));
-        let mut buffered = chart("share of the data that was buffered", String::new());
-        let mut ways: Vec<(Way, Point)> = Vec::new();
-        for run in &self.runs {
-            let line = (run.way, self.others(run));
-            if !ways.contains(&line) {
-                ways.push(line);
-            }
-        }
-        let many = ways.iter().any(|(_, point)| *point != ways[0].1);
-        for (ink, (way, others)) in ways.iter().enumerate() {
-            let of = |value: &dyn Fn(&Run) -> f64| -> Vec<(f64, f64)> {
-                let runs = self.runs.iter().filter(|run| (run.way, self.others(run)) == (*way, *others));
-                let at = |run: &Run| places.iter().position(|place| *place == self.place(run)).unwrap_or(0);
-                runs.map(|run| (at(run) as f64, value(run))).collect()
-            };
-            let name = match many {
-                true => format!("{} {}", word(*way), self.words(others)),
-                false => word(*way).to_owned(),
-            };
-            throughput = throughput.with(&name, ink, Shape::Line, of(&|run| run.throughput / top));
-            buffered = buffered.with(&name, ink, Shape::Line, of(&|run| run.buffered));
-        }
-        svg::alone(&Scene::grid(&self.title, vec![throughput.scene(), buffered.scene()], 2))
-    }
-
     fn place(&self, run: &Run) -> u64 {
         match self.varied {
             "writers" => u64::from(run.point.writers),
@@ -154,6 +116,47 @@ fn word(way: Way) -> &'static str {
         Way::TrafficNoPipeline => "traffic, no pipeline",
         Way::Traffic => "traffic",
         Way::Overflow => "overflow",
+    }
+}
+
+impl Charted for Report {
+    /// Throughput by the parameter with most values, with a line for each combination of the others.
+    fn picture(&self) -> String {
+        let top = self.runs.iter().map(|run| run.throughput).fold(0.0, f64::max);
+        let mut places: Vec<u64> = self.runs.iter().map(|run| self.place(run)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let chart = |title: &str, y: String| Chart {
+            title: title.to_owned(),
+            x: self.varied.to_owned(),
+            y,
+            names: places.iter().map(u64::to_string).collect(),
+            ..Chart::default()
+        };
+        let mut throughput = chart("throughput", format!("of {}/s", human::size(top as u64)));
+        let mut buffered = chart("share of the data that was buffered", String::new());
+        let mut ways: Vec<(Way, Point)> = Vec::new();
+        for run in &self.runs {
+            let line = (run.way, self.others(run));
+            if !ways.contains(&line) {
+                ways.push(line);
+            }
+        }
+        let many = ways.iter().any(|(_, point)| *point != ways[0].1);
+        for (ink, (way, others)) in ways.iter().enumerate() {
+            let of = |value: &dyn Fn(&Run) -> f64| -> Vec<(f64, f64)> {
+                let runs = self.runs.iter().filter(|run| (run.way, self.others(run)) == (*way, *others));
+                let at = |run: &Run| places.iter().position(|place| *place == self.place(run)).unwrap_or(0);
+                runs.map(|run| (at(run) as f64, value(run))).collect()
+            };
+            let name = match many {
+                true => format!("{} {}", word(*way), self.words(others)),
+                false => word(*way).to_owned(),
+            };
+            throughput = throughput.with(&name, ink, Shape::Line, of(&|run| run.throughput / top));
+            buffered = buffered.with(&name, ink, Shape::Line, of(&|run| run.buffered));
+        }
+        svg::alone(&Scene::grid(&self.title, vec![throughput.scene(), buffered.scene()], 2))
     }
 }
 

@@ -4,9 +4,10 @@ use super::bars::{Bar, bars};
 use super::scenario::{Point, Scenario};
 use super::variant::Variant;
 use super::{Measured, Ran};
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
-use crate::view::{DrainedReport, table};
+use crate::Charted;
+use forebay_report::draw::chart::{Chart, Scene, Shape};
+use forebay_report::draw::svg;
+use forebay_report::table;
 use serde::Serialize;
 use std::fmt;
 
@@ -25,6 +26,19 @@ pub(super) struct Report {
     points: Vec<Point>,
     #[serde(skip)]
     variants: Vec<Variant>,
+}
+
+/// A drain of several jobs to modelled targets in one order.
+#[derive(Serialize)]
+pub struct DrainedReport {
+    /// The order.
+    pub order: String,
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// As a share of the highest bandwidth of the targets.
+    pub of_best: f64,
+    /// Seconds until each job was drained, the smallest first.
+    pub jobs: Vec<f64>,
 }
 
 /// One variant at one point.
@@ -93,21 +107,6 @@ impl Report {
 
     fn row(&self, point: Point, variant: &Variant) -> Option<&Row> {
         self.runs.iter().find(|row| row.point == point && row.variant == *variant)
-    }
-
-    /// Bandwidth and job time by point, and the distribution of job times at the last point.
-    pub(super) fn picture(&self) -> String {
-        let mut scenes = vec![
-            self.bars_of("bandwidth", "GB/s", |row| row.bandwidth / 1e9),
-            self.bars_of("until all is drained", "seconds", |row| row.total_seconds),
-        ];
-        if self.runs.iter().any(|row| row.response_seconds[0].len() > 1) {
-            scenes.push(
-                self.bars_of("until a job is drained, on average", "seconds", |row| row.mean_job_seconds),
-            );
-            scenes.push(self.curve());
-        }
-        svg::alone(&Scene::grid(&self.title, scenes, 2))
     }
 
     fn bars_of(&self, title: &str, unit: &str, value: impl Fn(&Row) -> f64) -> Scene {
@@ -195,6 +194,23 @@ impl Row {
             point: *point,
             variant: variant.clone(),
         }
+    }
+}
+
+impl Charted for Report {
+    /// Bandwidth and job time by point, and the distribution of job times at the last point.
+    fn picture(&self) -> String {
+        let mut scenes = vec![
+            self.bars_of("bandwidth", "GB/s", |row| row.bandwidth / 1e9),
+            self.bars_of("until all is drained", "seconds", |row| row.total_seconds),
+        ];
+        if self.runs.iter().any(|row| row.response_seconds[0].len() > 1) {
+            scenes.push(
+                self.bars_of("until a job is drained, on average", "seconds", |row| row.mean_job_seconds),
+            );
+            scenes.push(self.curve());
+        }
+        svg::alone(&Scene::grid(&self.title, scenes, 2))
     }
 }
 

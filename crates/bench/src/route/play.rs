@@ -1,8 +1,8 @@
 //! One run: servers with modelled disks as back end, and writers with bursts.
 
 use super::scenario::{Burst, Point, Scenario, Way};
-use crate::bench::remove_stores;
 use crate::failure::{Failure, Outcome};
+use crate::servers::remove_stores;
 use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
@@ -125,7 +125,7 @@ fn modelled(scenario: &Scenario, point: Point, disks: &[String]) -> String {
 fn disks(scenario: &Scenario, dir: &Path) -> Outcome<Vec<String>> {
     let make = |number| {
         let disk = dir.join(format!("disk{number}"));
-        std::fs::create_dir(&disk).map_err(|error| Failure::local("make", &disk, &error))?;
+        std::fs::create_dir(&disk).map_err(|error| Failure::local("make", &disk, error))?;
         Ok(disk.display().to_string())
     };
     (0..scenario.disks).map(make).collect()
@@ -136,7 +136,7 @@ fn ground() -> Outcome<TempDir> {
     let memory = PathBuf::from("/dev/shm");
     let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
-    dir.map_err(|error| Failure::local("make a directory in", &above, &error))
+    dir.map_err(|error| Failure::local("make a directory in", &above, error))
 }
 
 pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool) -> Outcome<Ran> {
