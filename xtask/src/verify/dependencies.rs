@@ -45,7 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["policy", "wire", "store", "backend", "server", "client", "report"]),
-    ("testkit", &[]),
+    ("testkit", &["wire"]),
     ("proof", &["testkit", "wire", "store", "backend", "server", "client"]),
     ("xtask", &[]),
 ];

@@ -1,5 +1,6 @@
 //! Raw frames: a peer that can send what no client sends.
 
+use crate::as_user;
 use forebay_model::{Access, Attr, Error, ErrorKind, FileId, Gid, Identity, Job, Name, Uid};
 use forebay_wire::{
     Agreed, Answer, At, CHUNK, CHUNK_HEAD, Call, Channel, ConnectionKey, FrameKind, Greeting, HEADER, Header,
@@ -12,7 +13,6 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::Duration;
 
 /// Longest wait for a reply; reached only if it is lost.
@@ -20,68 +20,29 @@ const LOST: Duration = Duration::from_secs(60);
 
 /// A byte stream to the server and back.
 pub trait Socket: Read + Write + Send {
+    /// Sets how long a read waits; a pipe waits for ever.
+    fn patience(&self, _time: Duration) {}
+
     /// Shuts down the sending direction.
     fn end_writing(&mut self);
 }
 
-impl Socket for UnixStream {
-    fn end_writing(&mut self) {
-        // The peer may have closed it already.
-        let _ = self.shutdown(Shutdown::Write);
-    }
-}
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            fn patience(&self, time: Duration) {
+                self.set_read_timeout(Some(time)).expect("a timeout");
+            }
 
-impl Socket for TcpStream {
-    fn end_writing(&mut self) {
-        let _ = self.shutdown(Shutdown::Write);
-    }
+            fn end_writing(&mut self) {
+                // The peer may have closed it already.
+                let _ = self.shutdown(Shutdown::Write);
+            }
+        }
+    };
 }
-
-/// A process of another user that relays bytes.
-pub struct Relay {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: ChildStdout,
-}
-
-impl Relay {
-    /// Takes over a process that was started with pipes.
-    #[must_use]
-    pub fn new(mut child: Child) -> Relay {
-        let (to, from) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
-        Relay { child, to, from }
-    }
-}
-
-impl Read for Relay {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.from.read(bytes)
-    }
-}
-
-impl Write for Relay {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.to.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.to.as_mut().map_or(Ok(()), Write::flush)
-    }
-}
-
-impl Socket for Relay {
-    fn end_writing(&mut self) {
-        self.to = None;
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+socket!(TcpStream);
+socket!(UnixStream);
 
 /// A connection that sends and receives frames.
 pub struct Raw {
@@ -89,10 +50,13 @@ pub struct Raw {
     pub socket: Box<dyn Socket>,
     next: u64,
     who: Option<Identity>,
-    /// Whether a key has to be proved.
-    tcp: bool,
     sealer: Option<Sealer>,
     opener: Option<Opener>,
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+fn broken(error: io::Error) -> Error {
+    Error::new(ErrorKind::Unreachable, error.to_string())
 }
 
 /// A body of exactly these bytes.
@@ -116,23 +80,19 @@ pub fn hello(channel: Channel, client: u128) -> Hello {
 
 impl Raw {
     /// A connection before the handshake.
-    #[must_use]
-    pub fn over(socket: Box<dyn Socket>) -> Raw {
-        Raw { socket, next: 1, who: None, tcp: false, sealer: None, opener: None }
+    pub fn bare(socket: impl Socket + 'static) -> Raw {
+        socket.patience(LOST);
+        Raw { socket: Box::new(socket), next: 1, who: None, sealer: None, opener: None }
     }
 
     /// A connection to a Unix socket, before the handshake.
     pub fn open(path: &Path) -> io::Result<Raw> {
-        let socket = UnixStream::connect(path)?;
-        socket.set_read_timeout(Some(LOST))?;
-        Ok(Raw::over(Box::new(socket)))
+        UnixStream::connect(path).map(Raw::bare)
     }
 
     /// A TCP connection, before the handshake.
     pub fn open_tcp(address: SocketAddr) -> io::Result<Raw> {
-        let socket = TcpStream::connect(address)?;
-        socket.set_read_timeout(Some(LOST))?;
-        Ok(Raw { tcp: true, ..Raw::over(Box::new(socket)) })
+        TcpStream::connect(address).map(Raw::bare)
     }
 
     /// A connection to a Unix socket, after the handshake.
@@ -141,41 +101,63 @@ impl Raw {
         raw.greet(&hello(channel, client), None).map(|_| raw)
     }
 
-    /// Performs the handshake, over TCP with the service's key.
-    pub fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
-        self.greet_with(hello, &key.cloned().unwrap_or(Key::new([0; 32])).into())
+    /// As `unix`, but as another user, whose identity the kernel reports. Needs root.
+    pub fn unix_of(uid: u32, path: &Path, channel: Channel, client: u128) -> Result<Raw, Error> {
+        let socket = as_user(uid, || UnixStream::connect(path).expect("socket connection"));
+        let mut raw = Raw::bare(socket);
+        raw.greet(&hello(channel, client), None).map(|_| raw)
     }
 
-    /// Performs the handshake, over TCP with this key.
-    pub fn greet_with(&mut self, hello: &Hello, key: &ConnectionKey) -> Result<Welcome, Error> {
-        let broken = |error: io::Error| Error::new(ErrorKind::Unreachable, error.to_string());
-        let mut level = Security::None;
-        if self.tcp {
-            let (initiator, opening) = Initiator::open(key, level, hello)?;
-            self.send_frame(FrameKind::Hello, 0, &opening, &[]).map_err(broken)?;
-            let noise = match self.greeting().map_err(broken)? {
-                Greeting::Challenge { noise } => noise,
-                Greeting::Refusal(error) => return Err(error),
-                Greeting::Welcome(_) => panic!("accepted without a proof"),
-            };
-            let agreed: Agreed = initiator.finish(&noise)?;
-            level = agreed.level;
-            (self.sealer, self.opener) = (Some(agreed.sealer), Some(agreed.opener));
-            self.send_frame(FrameKind::Proof, 0, &Proof {}, &[]).map_err(broken)?;
-        } else {
-            self.send_frame(FrameKind::Hello, 0, hello, &[]).map_err(broken)?;
+    /// A TCP connection, after the handshake.
+    pub fn tcp(address: SocketAddr, channel: Channel, key: &Key) -> Result<(Raw, Welcome), Error> {
+        let mut raw = Raw::open_tcp(address).expect("socket connection");
+        let welcome = raw.greet(&hello(channel, 2), Some(key))?;
+        Ok((raw, welcome))
+    }
+
+    /// Performs the handshake of a Unix socket, or with a key that of TCP.
+    pub fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
+        match key {
+            Some(key) => self.prove(hello, &key.clone().into(), Security::None),
+            None => {
+                self.try_send_frame(FrameKind::Hello, 0, hello, &[]).map_err(broken)?;
+                self.welcome()
+            }
         }
-        let welcome = match self.greeting().map_err(broken)? {
-            Greeting::Welcome(welcome) => welcome,
+    }
+
+    /// Proves to know a key, and accepts no less protection than `least`.
+    pub fn prove(&mut self, hello: &Hello, key: &ConnectionKey, least: Security) -> Result<Welcome, Error> {
+        let (initiator, opening) = Initiator::open(key, least, hello)?;
+        self.try_send_frame(FrameKind::Hello, 0, &opening, &[]).map_err(broken)?;
+        let noise = match self.try_greeting().map_err(broken)? {
+            Greeting::Challenge { noise } => noise,
             Greeting::Refusal(error) => return Err(error),
-            Greeting::Challenge { .. } => panic!("unexpected challenge"),
+            Greeting::Welcome(_) => panic!("accepted without a proof"),
         };
+        let Agreed { level, sealer, opener } = initiator.finish(&noise)?;
+        (self.sealer, self.opener) = (Some(sealer), Some(opener));
+        self.try_send_frame(FrameKind::Proof, 0, &Proof {}, &[]).map_err(broken)?;
+        let welcome = self.welcome()?;
         self.sealer = self.sealer.take().and_then(|sealer| sealer.agreed(level));
         self.opener = self.opener.take().and_then(|opener| opener.agreed(level));
         Ok(welcome)
     }
 
-    fn greeting(&mut self) -> io::Result<Greeting> {
+    fn welcome(&mut self) -> Result<Welcome, Error> {
+        match self.try_greeting().map_err(broken)? {
+            Greeting::Welcome(welcome) => Ok(welcome),
+            Greeting::Refusal(error) => Err(error),
+            Greeting::Challenge { .. } => panic!("unexpected challenge"),
+        }
+    }
+
+    /// The server's answer to a hello.
+    pub fn greeting(&mut self) -> Greeting {
+        self.try_greeting().expect("a greeting")
+    }
+
+    fn try_greeting(&mut self) -> io::Result<Greeting> {
         let header = self.header()?;
         assert_eq!(header.kind, FrameKind::Greeting);
         Ok(body(&self.take_body(&header)?).expect("a greeting"))
@@ -200,7 +182,7 @@ impl Raw {
     /// Sends the identity of this user with all further calls.
     #[must_use]
     pub fn acting(mut self, uid: u32) -> Raw {
-        self.who = Some(Identity { uid: Uid(uid), gid: Gid(uid), groups: Vec::new() });
+        self.who = Some(person(uid));
         self
     }
 
@@ -210,7 +192,11 @@ impl Raw {
     }
 
     /// Sends a whole frame.
-    pub fn send_frame<T: Serialize>(
+    pub fn send_frame<T: Serialize>(&mut self, kind: FrameKind, id: u64, body: &T, payload: &[u8]) {
+        self.try_send_frame(kind, id, body, payload).expect("the server reads");
+    }
+
+    fn try_send_frame<T: Serialize>(
         &mut self,
         kind: FrameKind,
         id: u64,
@@ -228,11 +214,16 @@ impl Raw {
         self.socket.flush()
     }
 
-    /// Sends a request without waiting; returns its number.
-    pub fn send(&mut self, request: Request, payload: &[u8]) -> io::Result<u64> {
+    /// Sends a request without waiting for the answer; returns its number.
+    pub fn send(&mut self, request: Request, payload: &[u8]) -> u64 {
+        self.try_send(request, payload).expect("the server reads")
+    }
+
+    /// As `send`, where the server may have closed the connection.
+    pub fn try_send(&mut self, request: Request, payload: &[u8]) -> io::Result<u64> {
         self.next += 1;
         let call = Call { identity: self.who.clone(), request };
-        self.send_frame(FrameKind::Call, self.next, &call, payload)?;
+        self.try_send_frame(FrameKind::Call, self.next, &call, payload)?;
         Ok(self.next)
     }
 
@@ -246,8 +237,7 @@ impl Raw {
 
     /// Sends a request, and waits for the answer and its payload.
     pub fn request(&mut self, request: Request, payload: &[u8]) -> Result<(Reply, Vec<u8>), Error> {
-        let broken = |error: io::Error| Error::new(ErrorKind::Unreachable, error.to_string());
-        let id = self.send(request, payload).map_err(broken)?;
+        let id = self.try_send(request, payload).map_err(broken)?;
         let (answered, answer, payload) = self.receive().map_err(broken)?;
         assert_eq!(answered, id);
         answer.map(|reply| (reply, payload))
@@ -352,10 +342,16 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// Asserts that the result is one of these errors.
-pub fn refused<T: std::fmt::Debug>(what: &str, result: Result<T, Error>, kinds: &[ErrorKind]) {
+/// The identity of a user with only the group of the same number.
+#[must_use]
+pub fn person(uid: u32) -> Identity {
+    Identity { uid: Uid(uid), gid: Gid(uid), groups: Vec::new() }
+}
+
+/// Asserts that a request failed with this kind of error.
+pub fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind) {
     match result {
-        Err(error) if kinds.contains(&error.kind()) => {}
-        other => panic!("{what}: expected one of {kinds:?}, got {other:?}"),
+        Err(error) if error.kind() == kind => {}
+        other => panic!("expected {kind:?}, got {other:?}"),
     }
 }
