@@ -22,6 +22,11 @@
 //! bars      the target ratios
 //! report    the results as text and as JSON
 //! page      the results as HTML
+//! share     scenarios of jobs that share servers
+//! route     scenarios of writes that are buffered, or bypass the buffer
+//! drain     scenarios of drain orders
+//! place     scenarios of placements
+//! servers   the servers of scenarios
 //! ```
 //!
 //! **Invariant**: every ratio is between figures of the same run, measured in turn, so that other load
@@ -39,32 +44,54 @@ mod client_io;
 mod cluster;
 mod crowd;
 mod deployments;
+mod drain;
+mod failure;
 mod far;
 mod files;
 mod names;
 mod near;
 mod page;
 mod pass;
+mod place;
 mod places;
 mod plan;
 mod programs;
 mod report;
 mod results;
+mod rng;
+mod route;
+mod servers;
+mod share;
 mod steps;
 mod writers;
 
 pub use crowd::Crowd;
+pub use drain::{DrainedReport, drained, run as drain};
+pub use failure::Failure;
 pub use far::{Far, serve as serve_far};
 pub use page::page;
+pub use place::run as place;
 pub use places::serve as serve_places;
 pub use plan::{Plan, SECTIONS, Section};
 pub use report::Report;
+pub use route::{RoutedReport, run as route, two_jobs};
+pub use share::{
+    Done, Glimpse, Now, Op, Process, ShareReport, ShareReports, ShareScenario, SharedReport, duel, scenarios,
+};
 pub use steps::{Step, serve as serve_step};
 
 use crate::deployments::Deployments;
 use crate::near::Near;
 use crate::programs::Programs;
 use crate::results::Results;
+use serde::Serialize;
+use std::fmt;
+
+/// The result of a scenario: text, JSON and a chart.
+pub trait Charted: fmt::Display + Serialize {
+    /// The chart, as SVG.
+    fn picture(&self) -> String;
+}
 
 /// Result of a benchmark; an error ends the run, with a message for the user.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

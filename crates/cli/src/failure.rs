@@ -103,6 +103,19 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<forebay_bench::Failure> for Failure {
+    fn from(failure: forebay_bench::Failure) -> Failure {
+        match failure {
+            forebay_bench::Failure::Misread(text) => Failure::Usage(text),
+            forebay_bench::Failure::Pointed(text) => Failure::Pointed(text),
+            forebay_bench::Failure::Failed(text) => Failure::Failed(text),
+            forebay_bench::Failure::Local { what, path, error } => Failure::local(what, &path, &error),
+            forebay_bench::Failure::Service(error) => Failure::from(error),
+            forebay_bench::Failure::Interrupted => Failure::Interrupted,
+        }
+    }
+}
+
 /// Cuts ` in directory 17` off the end: the path in the message is clearer.
 fn without_ids(text: &str) -> &str {
     match text.rsplit_once(" in directory ") {

@@ -18,7 +18,6 @@
 //! calibrate               measure the best number of writers for each storage target
 //! plan, route, place      size the buffer; predict which writes bypass it; choose the targets of files
 //! sim, reproduce          simulate a machine in virtual time; reproduce the figures of the papers
-//! draw                    charts as SVG
 //! demo                    a demonstration with a server crash in the middle
 //! reference               the book's reference and man pages, generated
 //! settings, places, connect   forebay.toml, default paths, connecting to the service
@@ -45,15 +44,12 @@ mod demo;
 mod detach;
 mod down;
 mod drain;
-mod draw;
 mod edit;
 mod exec;
 mod failure;
 mod grant;
-mod human;
 mod intercept;
 mod jobs;
-mod keys;
 mod layout;
 mod library;
 mod mount;
@@ -83,6 +79,7 @@ mod view;
 
 use clap::{Parser, Subcommand};
 use failure::Outcome;
+use forebay_report::{human, keys};
 use std::process::ExitCode;
 
 /// A burst buffer: absorbs writes at memory speed, keeps them safe, and drains them to the back end.

@@ -1,7 +1,8 @@
 //! Real users of this host, created for a test and removed after it.
 
-use crate::raw::{Raw, Relay, hello};
+use crate::relay::Relay;
 use forebay_model::{Error, Identity};
+use forebay_testkit::{Raw, hello};
 use forebay_wire::{Channel, Welcome};
 use std::io::Read;
 use std::path::Path;
@@ -97,7 +98,7 @@ impl Person {
     ) -> Result<(Raw, Welcome), Error> {
         let mut command = self.command();
         command.arg(relay).arg(socket).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut raw = Raw::over(Box::new(Relay::new(command.spawn().expect("setpriv runs"))));
+        let mut raw = Raw::bare(Relay::new(command.spawn().expect("setpriv runs")));
         let welcome = raw.greet(&hello(channel, client), None)?;
         Ok((raw, welcome))
     }

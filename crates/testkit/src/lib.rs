@@ -1,8 +1,9 @@
-//! Shared test utilities: seeded random numbers, fuzzing by mutation, and reports of skipped tests.
+//! Shared test utilities: seeded random numbers, fuzzing by mutation, reports of skipped tests, waiting, and a client
+//! that sends raw frames.
 //!
 //! **Invariant**: the same seed gives the same run; a failing test prints its seed.
 //!
-//! **Deliberately absent**: code that ships, and anything specific to Forebay.
+//! **Deliberately absent**: code that ships; of Forebay it knows the wire, and no server or client.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod address;
 mod alone;
 mod child;
 mod fuzz;
+mod raw;
 mod seeded;
 mod skip;
 mod user;
@@ -18,6 +20,7 @@ pub use address::address;
 pub use alone::alone;
 pub use child::{child, child_of};
 pub use fuzz::{Corpus, mutate};
+pub use raw::{Raw, Socket, hello, name, person, refused};
 pub use seeded::{Rng, Seeded, pattern, rounds, seed};
 pub use skip::{is_root, skip};
 pub use user::{as_user, become_user};

@@ -36,15 +36,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("fuse", &["client"]),
     ("planner", &["policy"]),
     ("sim", &["policy", "planner"]),
+    ("report", &["policy", "planner", "sim"]),
     (
         "cli",
         &[
             "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "place", "fuse",
-            "planner", "sim", "bench",
+            "planner", "sim", "report", "bench",
         ],
     ),
-    ("bench", &["store", "server", "client"]),
-    ("testkit", &[]),
+    ("bench", &["policy", "wire", "store", "backend", "server", "client", "report"]),
+    ("testkit", &["wire"]),
     ("proof", &["testkit", "wire", "store", "backend", "server", "client"]),
     ("xtask", &[]),
 ];

@@ -14,7 +14,7 @@ pub(super) const UNSAFE_HOMES: &[&str] =
     &["crates/shm/src/", "crates/place/src/", "crates/preload/src/", "crates/server/src/peer.rs"];
 
 /// Crates that only decide: time, randomness, files, sockets and threads come in as arguments or not at all.
-const PURE: &[&str] = &["model", "policy", "wire", "planner", "sim"];
+const PURE: &[&str] = &["model", "policy", "wire", "planner", "sim", "report"];
 
 /// Where a lock of the standard library is taken: everything that is loaded into other programs calls it.
 const LOCK_HOME: &str = "crates/model/src/lock.rs";

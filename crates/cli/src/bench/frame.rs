@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
 use clap::Args;
+use forebay_bench::Charted;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,12 @@ impl Frame {
         std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
         std::fs::write(&path, picture()).map_err(|error| Failure::local("write", &path, &error))?;
         Ok(Some(path))
+    }
+
+    /// Draws and prints the result of the scenario.
+    pub(super) fn show(&self, report: &impl Charted) -> Outcome {
+        self.draw(&self.scenario, || report.picture())?;
+        output::show(report, self.json)
     }
 
     /// Prints progress, unless JSON is printed.

@@ -1,8 +1,8 @@
 //! Two jobs that share a device by policy, shown live.
 
 use super::live::Live;
-use crate::bench::Glimpse;
 use crate::human;
+use forebay_bench::Glimpse;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 

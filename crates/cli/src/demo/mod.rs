@@ -17,7 +17,7 @@ mod worker;
 
 use crate::failure::{Failure, Outcome};
 use crate::view::{Crash, DemoReport, JobReport};
-use crate::{bench, human, output, signals};
+use crate::{human, output, signals};
 use clap::Args;
 use crew::{Crew, Task};
 use duel::Duel;
@@ -94,13 +94,13 @@ impl Play<'_> {
             "a new job uses a device of 64 MiB/s; a smaller one will join it; the policy is size-fair"
         ))?;
         let mut duel = Duel::new(&live);
-        let sharing = bench::duel(self.stop, &mut |jobs| duel.show(jobs));
+        let sharing = forebay_bench::duel(self.stop, &mut |jobs| duel.show(jobs));
         duel.finish();
         let sharing = sharing?;
         live.event(format_args!(
             "three jobs have data for four modelled disks: drained in order of arrival, and as TRIO does, smallest job first"
         ))?;
-        let draining = bench::drained(self.stop)?;
+        let draining = forebay_bench::drained(self.stop)?;
         let routing = route::play(&live, self.stop)?;
         let jobs =
             self.plan.jobs.iter().zip(written.done.iter().zip(&verified)).map(|(job, (wrote, read))| {

@@ -1,9 +1,8 @@
 //! Two jobs with a modelled disk as back end: how much of each is buffered.
 
 use super::live::Live;
-use crate::bench;
 use crate::failure::Outcome;
-use crate::view::RoutedReport;
+use forebay_bench::{RoutedReport, two_jobs};
 use std::sync::atomic::AtomicBool;
 
 /// Runs a sequential and a random job, and returns how their writes were routed.
@@ -11,7 +10,7 @@ pub(super) fn play(live: &Live, stop: &AtomicBool) -> Outcome<Vec<RoutedReport>>
     live.event(format_args!(
         "a sequential and a random job write to a modelled disk; only writes that would make it seek are buffered"
     ))?;
-    let routed = bench::two_jobs(stop)?;
+    let routed = two_jobs(stop)?;
     for job in &routed {
         live.event(format_args!("{job}"))?;
     }

@@ -1,13 +1,13 @@
 //! Runs a program whose files are placed on storage targets.
 
 use super::spec;
-use super::topology::{self, Written};
 use crate::failure::{Failure, Outcome};
 use crate::{library, output};
 use clap::Args;
 use forebay_client::{Address, Addresses};
 use forebay_model::{Error, Job};
 use forebay_policy::place::{Limits, SETTING, Service, Setting, Topology, Weights};
+use forebay_report::topology::{self, Written};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

@@ -2,13 +2,11 @@
 //!
 //! ```text
 //! spec       topology, weights and a job, for a dry run
-//! topology   topology.toml
 //! exec       programs whose files are placed, and flags for linkers
 //! ```
 
 mod exec;
 mod spec;
-mod topology;
 
 use crate::failure::{Failure, Outcome};
 use crate::view::Placed;
@@ -19,7 +17,6 @@ use forebay_server::Described;
 use spec::Spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-pub(crate) use topology::weights;
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]

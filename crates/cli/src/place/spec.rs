@@ -1,10 +1,10 @@
 //! The input of a dry run: a topology, weights and a job.
 
-use super::topology::{self, Written, bytes};
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
 use forebay_model::{Error, JobId};
 use forebay_policy::place::{Pattern, Topology, Weights, Writer};
+use forebay_report::topology::{self, Written, bytes};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of writers of one job.

@@ -1,29 +1,22 @@
 //! `forebay plan`: how large the buffer must be, and when it should drain.
 //!
-//! The planner crate computes; this module reads files and quantities, and renders the answer.
+//! The planner crate computes, the report crate reads plans and renders answers; this module opens the files.
 
-mod answer;
-mod input;
-mod json;
-pub(crate) mod quantity;
-mod report;
 mod sources;
-mod sweep;
-mod text;
 
 use crate::connect::Service;
-use crate::draw::{chart, svg};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::reproduce;
-use answer::{Options, answer, points};
 use forebay_model::{Error, ErrorKind};
 use forebay_planner::{Fraction, Recipe, Rng, Sample, Steps, Units};
+use forebay_report::draw::{chart, svg};
+use forebay_report::figures;
+use forebay_report::plan::{self, Key, Options, Plan, Point, Sweep, answer, points};
+use forebay_report::quantity;
 use forebay_sim::figures::{FIGURES, Paper};
-use input::Plan;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use sweep::{Key, Sweep};
 
 /// Compute how large the buffer must be, and when it should drain
 #[derive(clap::Args)]
@@ -130,9 +123,9 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     let failed = |e: forebay_planner::Error| invalid(format!("{}: {e}", plan.title));
     let found = answer(&plan, &options).map_err(failed)?;
     if args.out.is_some() || args.plots.is_some() {
-        let charts = report::charts(&plan, &found, args.seed).map_err(failed)?;
+        let charts = plan::charts(&plan, &found, args.seed).map_err(failed)?;
         if let Some(path) = &args.out {
-            write(path, report::render(&plan, &found, &charts).as_bytes())?;
+            write(path, plan::page(&plan, &found, &charts).as_bytes())?;
         }
         if let Some(dir) = &args.plots {
             for (name, chart) in &charts {
@@ -141,13 +134,13 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         }
     }
     let text = if args.json {
-        json::render(&plan, &found).to_string()
+        plan::json(&plan, &found).to_string()
     } else {
         let curve = match std::io::stdout().is_terminal() {
             true => Some(sketch(&plan).map_err(failed)?),
             false => None,
         };
-        format!("{}\n{}", plan.title, text::render(&plan, &found, curve.as_deref()))
+        format!("{}\n{}", plan.title, plan::text(&plan, &found, curve.as_deref()))
     };
     output::text(text.trim_end())
 }
@@ -159,7 +152,7 @@ fn draw_figures(out: &Path, seed: u64, json: bool) -> Outcome {
     for figure in FIGURES.iter().filter(|figure| figure.paper == Paper::Sizing) {
         let drawn = figure.make(&settings).map_err(|e| invalid(format!("figures: {e}")))?;
         let number: u8 = figure.id.trim_start_matches("sizing-").parse().unwrap_or(0);
-        picture(out, &format!("fig{number}"), &reproduce::scene(figure.title, &drawn))?;
+        picture(out, &format!("fig{number}"), &figures::scene(figure.title, &drawn))?;
         claims.extend(drawn.claims.into_iter().map(|claim| (number, claim)));
     }
     if json {
@@ -178,7 +171,7 @@ fn draw_figures(out: &Path, seed: u64, json: bool) -> Outcome {
 }
 
 /// Idle time over sixty capacities, up to twice what is planned.
-fn sketch(plan: &Plan) -> Result<Vec<answer::Point>, forebay_planner::Error> {
+fn sketch(plan: &Plan) -> Result<Vec<Point>, forebay_planner::Error> {
     let steps = Steps::of(&plan.apps, plan.platform.bandwidth)?;
     let top = (2 * plan.platform.capacity.0).max(4 * plan.platform.bandwidth.0);
     points(plan, &steps, &Sweep::even(Key::Capacity, top as f64, (top as f64 / 60.0).ceil()))
@@ -225,7 +218,7 @@ fn load(args: &PlanArgs) -> Outcome<Plan> {
 fn start(args: &PlanArgs, records: bool) -> Outcome<Plan> {
     if let Some(path) = &args.file {
         let text = overridden(&read(path)?, args.bandwidth.as_deref());
-        return Ok(input::read(&path.display().to_string(), &text)?);
+        return Ok(plan::read(&path.display().to_string(), &text)?);
     }
     if !records && !args.generate {
         let ways = "--from-csv, --from-darshan, --from-service or --generate";
@@ -241,7 +234,7 @@ fn start(args: &PlanArgs, records: bool) -> Outcome<Plan> {
             .into());
         }
     };
-    Ok(input::read("--bandwidth", &format!("bandwidth = {}", toml_value(&bandwidth)))?)
+    Ok(plan::read("--bandwidth", &format!("bandwidth = {}", toml_value(&bandwidth)))?)
 }
 
 /// The records that the command line names.

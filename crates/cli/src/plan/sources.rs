@@ -1,9 +1,9 @@
 //! Profiles from records: CSV files, Darshan logs, and other samples of time, job and bytes.
 
-use super::input::Plan;
-use super::quantity;
 use forebay_model::{Error, ErrorKind};
 use forebay_planner::{App, Probability, Profile, Sample, Units, fit, median};
+use forebay_report::plan::Plan;
+use forebay_report::quantity;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;

@@ -1,13 +1,11 @@
 //! `forebay reproduce`: makes the figures of the papers with the daemon's own policies.
 
-mod page;
-
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::sim::devices;
-use forebay_sim::figures::{Drawn, FIGURES, Figure, Panel, Paper, Settings, Style};
+use forebay_report::draw::svg;
+use forebay_report::figures::{Made, page, scene};
+use forebay_sim::figures::{FIGURES, Figure, Paper, Settings};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -34,12 +32,6 @@ pub(crate) struct Reproduce {
     /// Print verdicts and numbers as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A figure, or the error.
-pub(crate) struct Made {
-    pub(crate) figure: &'static Figure,
-    pub(crate) drawn: Result<Drawn, String>,
 }
 
 /// The result of a figure for the command line.
@@ -75,7 +67,7 @@ impl Reproduce {
             all.push(made);
         }
         let index = self.out.join("index.html");
-        write(&index, &page::render(&all, &settings))?;
+        write(&index, &page(&all, &settings))?;
         if self.json {
             let verdicts: Vec<Verdict<'_>> = all.iter().map(verdict).collect();
             return output::message(&verdicts);
@@ -144,37 +136,6 @@ fn verdict(made: &Made) -> Verdict<'_> {
         numbers: drawn.map_or(&[], |drawn| &drawn.numbers),
         claims: drawn.map_or(&[], |drawn| &drawn.claims),
     }
-}
-
-/// A panel as a chart.
-pub(crate) fn chart(panel: &Panel) -> Chart {
-    let mut chart = Chart {
-        title: format!("{}, {}", panel.title, panel.y),
-        x: panel.x.clone(),
-        y: panel.y.clone(),
-        names: panel.names.clone(),
-        plain: !panel.percent,
-        x_percent: panel.x_percent,
-        ..Chart::default()
-    };
-    for (ink, line) in panel.lines.iter().enumerate() {
-        let shape = match &line.style {
-            Style::Line => Shape::Line,
-            Style::Dashed => Shape::Dashed,
-            Style::Dots => Shape::Dots,
-            Style::Bars => Shape::Bars,
-            Style::Ribbon(edges) => Shape::Ribbon(edges.clone()),
-        };
-        chart = chart.with(&line.name, ink, shape, line.points.clone());
-    }
-    chart
-}
-
-/// All panels of a figure in one scene.
-pub(crate) fn scene(title: &str, drawn: &Drawn) -> Scene {
-    let scenes: Vec<Scene> = drawn.panels.iter().map(|panel| chart(panel).scene()).collect();
-    let columns = scenes.len().clamp(1, 2);
-    Scene::grid(title, scenes, columns)
 }
 
 fn write(path: &Path, text: &str) -> Outcome {

@@ -1,18 +1,16 @@
 //! `forebay sim`: simulates a machine with the daemon's own policies.
 
-mod report;
-mod scenario;
-mod words;
-
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use forebay_report::sim::{Devices, Read, Report, read};
 use forebay_sim::World;
-use report::Report;
-use scenario::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-pub(crate) use scenario::devices;
+/// The device models of targets.
+pub(crate) fn devices() -> Devices {
+    ["ost", "hdd"].map(|name| (name, forebay_backend::device(name)))
+}
 
 /// Simulate a scenario in virtual time: jobs, servers, drains, targets, failures
 #[derive(clap::Args)]
@@ -36,7 +34,7 @@ impl Sim {
         let text = std::fs::read_to_string(&self.scenario)
             .map_err(|error| Failure::local("read", &self.scenario, &error))?;
         let name = self.scenario.display().to_string();
-        let Read { title, names, plan } = scenario::read(&name, &text)?;
+        let Read { title, names, plan } = read(&name, &text, &devices()).map_err(Failure::misread)?;
         let start = Instant::now();
         let mut world = World::new(&plan, self.seed).map_err(|fault| Failure::Failed(fault.to_string()))?;
         while world.step() {}
@@ -45,7 +43,9 @@ impl Sim {
         let report = Report::new(title, self.seed, names, &seen);
         if let Some(dir) = &self.out {
             std::fs::create_dir_all(dir).map_err(|error| Failure::local("create", dir, &error))?;
-            for (name, text) in report.files(&seen)? {
+            let files = report.files(&seen);
+            let files = files.map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?;
+            for (name, text) in files {
                 write(&dir.join(name), &text)?;
             }
         }

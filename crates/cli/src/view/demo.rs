@@ -2,6 +2,7 @@
 
 use super::table;
 use crate::human;
+use forebay_bench::{DrainedReport, RoutedReport, SharedReport};
 use forebay_wire::RecoverySummary;
 use serde::Serialize;
 use std::fmt;
@@ -30,55 +31,6 @@ pub(crate) struct Crash {
     /// Time until the first byte was acknowledged after the kill.
     pub(crate) outage: Option<f64>,
     pub(crate) recovery: RecoverySummary,
-}
-
-/// A job that shared the service with another job.
-#[derive(Serialize)]
-pub(crate) struct SharedReport {
-    pub(crate) label: String,
-    pub(crate) nodes: u32,
-    /// Bytes per second.
-    pub(crate) throughput: f64,
-    /// Its share of the bytes served while both jobs ran.
-    pub(crate) share: f64,
-    /// The share that the policy gives it.
-    pub(crate) due: f64,
-}
-
-/// A job that wrote to a buffer with a modelled disk as back end.
-#[derive(Serialize)]
-pub(crate) struct RoutedReport {
-    pub(crate) label: &'static str,
-    pub(crate) written: u64,
-    pub(crate) buffered: u64,
-    /// Bytes that bypassed the buffer.
-    pub(crate) direct: u64,
-}
-
-impl fmt::Display for RoutedReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RoutedReport { label, written, buffered, direct } = self;
-        let part = |bytes: &u64| human::percent(*bytes, *written);
-        write!(
-            f,
-            "{label}: {} written, {} buffered, {} direct",
-            human::size(*written),
-            part(buffered),
-            part(direct)
-        )
-    }
-}
-
-/// A drain of several jobs to modelled targets in one order.
-#[derive(Serialize)]
-pub(crate) struct DrainedReport {
-    pub(crate) order: String,
-    /// Bytes per second.
-    pub(crate) bandwidth: f64,
-    /// As a share of the highest bandwidth of the targets.
-    pub(crate) of_best: f64,
-    /// Seconds until each job was drained, the smallest first.
-    pub(crate) jobs: Vec<f64>,
 }
 
 /// The result of the whole demo.

@@ -3,7 +3,7 @@
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, Gid, Identity, Uid};
 use forebay_proof::{Host, Person, Plan, Raw, is_root, name, refused, skip};
 use forebay_server::Medium;
-use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, Token, XattrMode};
+use forebay_wire::{At, Channel, IfExists, Key, RenameMode, Reply, Request, Token, XattrMode};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -268,7 +268,7 @@ fn key_and_store_are_private_to_their_owner() {
     assert!(!as_user(&bob, &["cat", key.to_str().unwrap()]), "the key of another user");
     assert!(!as_user(&bob, &["ls", store.to_str().unwrap()]), "the bytes of another user's service");
     let mut tcp = Raw::open_tcp(host.tcp()).unwrap();
-    let greeted = tcp.greet(&forebay_proof::hello(Channel::Control, 5), None);
+    let greeted = tcp.greet(&forebay_proof::hello(Channel::Control, 5), Some(&Key::new([0; 32])));
     refused("TCP without the key", greeted, &[ErrorKind::Unauthenticated]);
 
     let relay = host.dir().join("relay");

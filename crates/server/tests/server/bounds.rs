@@ -180,7 +180,7 @@ fn unread_answers_are_limited_in_bytes_and_none_is_lost() {
         mallory.iter_mut().map(|raw| (0..40).map(|_| raw.send(list.clone(), &[])).collect()).collect();
     let mut bob = world.user(BOB, Channel::Control, 1).unwrap();
     assert!(matches!(bob.call(list), Ok(Reply::Entries { entries, .. }) if entries.len() == 300));
-    assert_eq!(mallory[0].call_out_of_band(&world), Ok(Reply::Done), "heartbeats need no reply space");
+    assert_eq!(heartbeat(&world), Ok(Reply::Done), "heartbeats need no reply space");
     std::thread::scope(|scope| {
         for (raw, asked) in mallory.iter_mut().zip(asked) {
             scope.spawn(move || {
@@ -230,11 +230,9 @@ fn listing(raw: &mut Raw, count: usize) -> u64 {
     id
 }
 
-impl Raw {
-    /// A heartbeat on another connection of the same user.
-    fn call_out_of_band(&mut self, world: &World) -> Result<Reply, Error> {
-        world.user(MALLORY, Channel::Control, 99)?.call(Request::Ping)
-    }
+/// A heartbeat on another connection of the same user.
+fn heartbeat(world: &World) -> Result<Reply, Error> {
+    world.user(MALLORY, Channel::Control, 99)?.call(Request::Ping)
 }
 
 /// Blocks the given number of calls until it is opened.

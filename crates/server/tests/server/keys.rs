@@ -74,7 +74,7 @@ fn key_authenticates_its_user_only() {
     // A client may name its own user; the server ignores groups that the client sends.
     let claims = Identity { groups: vec![Gid(0)], ..person(ALICE) };
     for (who, allowed) in [(person(ALICE), true), (claims, true), (person(BOB), false), (person(0), false)] {
-        raw.acting_as(who.clone());
+        raw.set_identity(Some(who.clone()));
         assert_eq!(raw.call(Request::Ping).is_ok(), allowed, "{who:?}");
     }
 }
@@ -92,7 +92,7 @@ fn key_of_the_service_owner_grants_no_administration() {
     let (_, key) = grant(&mut world.control(), owner, None);
     let (mut raw, _) = connect(world.tcp(), Channel::Control, &key).expect("connected");
     refused(raw.call(Request::Shutdown), ErrorKind::NotPermitted);
-    raw.acting_as(person(BOB));
+    raw.set_identity(Some(person(BOB)));
     refused(raw.call(Request::Ping), ErrorKind::NotPermitted);
 }
 

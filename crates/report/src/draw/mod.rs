@@ -1,0 +1,4 @@
+//! Charts become scenes, scenes become SVG.
+
+pub mod chart;
+pub mod svg;
