@@ -227,6 +227,17 @@ impl Raw {
         Ok(self.next)
     }
 
+    /// Announces a write of `len` bytes, and sends only the first ones.
+    pub fn begin_write(&mut self, token: Token, at: At, len: u32, first: &[u8]) {
+        self.next += 1;
+        let call = Call { identity: self.who.clone(), request: Request::Write { token, at } };
+        let mut bytes = Vec::new();
+        frame_with(self.sealer.as_mut(), &mut bytes, FrameKind::Call, self.next, &call, len)
+            .expect("frame fits");
+        bytes.extend_from_slice(first);
+        self.socket.write_all(&bytes).expect("the server reads");
+    }
+
     /// The next answer, with its number and payload.
     pub fn receive(&mut self) -> io::Result<(u64, Answer, Vec<u8>)> {
         let header = self.header()?;
