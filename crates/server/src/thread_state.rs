@@ -36,7 +36,7 @@ mod tests {
         let (runner, stop) = (&Runner::default(), &AtomicBool::new(false));
         assert!(runner.waits(), "no thread runs it");
         std::thread::scope(|scope| {
-            let (tell, told) = channel::<()>();
+            let (end, ended) = channel::<()>();
             let (report, begun) = channel();
             scope.spawn(move || {
                 runner.is_this_thread();
@@ -44,8 +44,8 @@ mod tests {
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-                // Sleeps until the other end is dropped.
-                let _ = told.recv();
+                // Sleeps until the sender is dropped.
+                let _ = ended.recv();
             });
             begun.recv().unwrap();
             let waits = runner.waits();
@@ -54,7 +54,7 @@ mod tests {
             while !runner.waits() {
                 std::thread::yield_now();
             }
-            drop(tell);
+            drop(end);
         });
     }
 }

@@ -87,7 +87,7 @@ impl Crowd {
     }
 
     fn write(&mut self, who: usize, path: &str, number: u64) -> Result<()> {
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             let file = self.clients[who].open(path, OpenOptions::READ)?;
             self.open.insert(who, file);
             return Ok(());

@@ -66,15 +66,7 @@ impl OpenRequests {
             let (layout, incarnations) = self.new_layout(caller, (dir, name))?;
             let (names, data) = (self.store.names(), self.store.data());
             let fills = caller.fills && layout.only() == Some(self.own);
-            let before = |file| {
-                // Held before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed.
-                let hold = Arc::new(self.opens.open(file, caller.who.uid, access)?);
-                let mut with = Batch::default();
-                if fills {
-                    data.will_be_filled(file, &mut with)?;
-                }
-                Ok((hold, with))
-            };
+            let before = |file| self.before_create(caller, file, access, fills);
             let made = names.create_file_with(
                 &caller.who,
                 dir,
@@ -114,6 +106,23 @@ impl OpenRequests {
             name.quoted()
         );
         Err(Error::new(ErrorKind::Busy, text).into())
+    }
+
+    /// Holds a file before it is visible, so that it is not reaped meanwhile and cannot get a set-id bit unnoticed. Also
+    /// returns what is committed with its name; `fills` if a ring will be bound to it.
+    fn before_create(
+        &self,
+        caller: &Caller,
+        file: FileId,
+        access: Access,
+        fills: bool,
+    ) -> Result<(Arc<Hold>, Batch)> {
+        let hold = Arc::new(self.opens.open(file, caller.who.uid, access)?);
+        let mut with = Batch::default();
+        if fills {
+            self.store.data().will_be_filled(file, &mut with)?;
+        }
+        Ok((hold, with))
     }
 
     /// The layout of a new file and the incarnations of its servers' stores. Follows the directory's striping if it is
