@@ -228,7 +228,7 @@ pub(crate) fn regions_dir(dir: &Path) -> PathBuf {
 /// with the machine, and whoever knows the incarnation of the store may then make a directory of that name.
 pub(crate) fn demand_own_regions(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
-    let place = std::fs::read_link(&regions).unwrap_or(regions);
+    let place = std::fs::read_link(&regions).map_or(regions, |linked| dir.join(linked));
     match place.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => open_own_dir(&place).map(drop).map_err(|error| {

@@ -56,8 +56,10 @@ fn is_link(path: &Path) -> bool {
 }
 
 /// Who, beside root and this process's user, may put something else in the place of a path or of what it leads
-/// through; `None` if nobody. Only the part of the path that exists counts.
+/// through; `None` if nobody. Only the part of the path that exists counts. The owner of `/` counts as root: in a user
+/// namespace that does not know root, as in a container without privileges, it is who root is there.
 pub fn who_may_replace(path: &Path) -> io::Result<Option<String>> {
+    let trusted = [0, geteuid().as_raw(), Path::new("/").metadata()?.uid()];
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     let path = std::path::absolute(path)?;
     let mut rest: VecDeque<OsString> = names_of(&path);
@@ -66,7 +68,7 @@ pub fn who_may_replace(path: &Path) -> io::Result<Option<String>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             facts => facts?,
         };
-        if ![0, geteuid().as_raw()].contains(&facts.uid()) {
+        if !trusted.contains(&facts.uid()) {
             return Ok(Some(format!("user {}, who owns {}", facts.uid(), at.display())));
         }
         if facts.is_symlink() {

@@ -1,10 +1,11 @@
 //! Permissions: no user gets more than the modes allow, whatever id, token or identity the client sends.
 
+use crate::keys::{connect, grant};
 use crate::raw::{ALICE, BOB, Raw, World, name, person, refused};
 use forebay_model::{Access, Change, ErrorKind, FileId, Identity};
 use forebay_testkit::{as_user, is_root, skip};
 use forebay_wire::{At, Call, Channel, FrameKind, IfExists, RenameMode, Reply, Request, Token, XattrMode};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -349,10 +350,9 @@ fn false_identity_over_tcp_is_refused() {
     if !can_act("false_identity_over_tcp_is_refused") {
         return;
     }
-    let mut world = World::new();
-    chown(world.config.key_path(), Some(ALICE), Some(ALICE)).unwrap();
-    world.restart();
-    let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).unwrap();
+    let world = World::new();
+    let (_, key) = grant(&mut world.control(), ALICE, None);
+    let (mut raw, welcome) = connect(world.tcp(), Channel::Control, &key).unwrap();
     assert_eq!(welcome.uid.0, ALICE);
     send_false_identities(&mut raw, ALICE);
     let token = raw.create(ROOT, "mine", 0o600);
