@@ -104,12 +104,12 @@ impl ArbiterService {
         &mut self,
         now: Tick,
         member: Member,
-        Urgency { priority, fill }: Urgency,
+        urgency: Urgency,
         bytes: &[(TargetId, Bytes)],
     ) -> BTreeSet<ServerId> {
         // A job without bytes for these targets does not count, however full its server is.
-        let fill = if bytes.is_empty() { 0 } else { fill };
-        match self.arbiter.request(now, member, priority, fill, bytes) {
+        let fill = if bytes.is_empty() { 0 } else { urgency.fill };
+        match self.arbiter.request(now, member, urgency.priority, fill, bytes) {
             Ok(grants) => self.record(grants),
             Err(error) => {
                 // The next statement repeats it.
