@@ -4,7 +4,7 @@ use crate::driver::Driver;
 use crate::tree::{Body, NodeId, ROOT};
 use forebay_client::blocking::Client;
 use forebay_model::{Identity, Result, Time};
-use forebay_testkit::is_root;
+use forebay_testkit::{is_root, until};
 use forebay_wire::DrainReport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -133,11 +133,11 @@ fn drain_by(client: &Client, begin_one: impl Fn(&Client) -> Result<DrainReport>)
     let begin = Instant::now();
     loop {
         let mut report = begin_one(client).expect("drain started");
-        while let Some(ticket) = report.ticket.filter(|ticket| !ticket.done) {
-            assert!(begin.elapsed() < PATIENCE, "the drain does not finish: {report:?}");
-            std::thread::sleep(Duration::from_millis(5));
+        until("the drain finishes", || {
+            let Some(ticket) = report.ticket.filter(|ticket| !ticket.done) else { return true };
             report = client.drain_state(Some(ticket.id)).expect("drain state");
-        }
+            false
+        });
         let ticket = report.ticket.expect("drain ticket");
         if ticket.failed == 0 {
             assert_eq!(ticket.skipped, 0, "{report:?}");

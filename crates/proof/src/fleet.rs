@@ -4,7 +4,7 @@ use crate::host::{By, ClusterConfig, Host, Plan};
 use forebay_client::blocking::Client;
 use forebay_model::{Bytes, Homes, Member, Members, ServerId};
 use forebay_store::{AtRest, FjallKv, Kv, Store, check_all, check_stores};
-use forebay_testkit::Rng;
+use forebay_testkit::{Rng, until};
 use forebay_wire::Standing;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -161,13 +161,9 @@ impl Fleet {
 
 /// Waits until a server has joined again.
 fn await_joined(client: &Client, server: ServerId) {
-    for _ in 0..600 {
+    until("the server joins", || {
         let statuses = client.statuses().expect("status");
         let found = statuses.into_iter().find(|(found, _)| *found == server).expect("listed server").1;
-        if found.is_ok_and(|status| status.standing == Standing::Joined) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("server {server} never joined");
+        found.is_ok_and(|status| status.standing == Standing::Joined)
+    });
 }

@@ -15,6 +15,7 @@ mod raw;
 mod seeded;
 mod skip;
 mod user;
+mod wait;
 
 pub use address::address;
 pub use alone::alone;
@@ -24,3 +25,4 @@ pub use raw::{Raw, Socket, hello, name, person, refused};
 pub use seeded::{Rng, Seeded, pattern, rounds, seed};
 pub use skip::{is_root, skip};
 pub use user::{as_user, become_user};
+pub use wait::{until, until_async, until_equal, until_some};

@@ -5,6 +5,7 @@ use crate::support::{World, skip};
 use crate::users::{as_other_user_command, home};
 use forebay_client::{Address, Client, ClientConfig};
 use forebay_model::{Error, ErrorKind, FileId, Job, JobId};
+use forebay_testkit::until;
 use forebay_wire::{Answer, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, JobState, Request};
 use forebay_wire::{VERSION, body, frame};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -231,11 +232,7 @@ fn find<'a>(table: &'a Value, label: &str) -> &'a Value {
 /// Waits until `count` jobs write.
 fn until_active(world: &World, count: usize) {
     let writes = |job: &&Value| job["written"].as_u64().is_some_and(|written| written > 0);
-    for _ in 0..600 {
-        if table(world)["jobs"].as_array().unwrap().iter().filter(writes).count() >= count {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("job {count} never came: {}", table(world));
+    until("the jobs write", || {
+        table(world)["jobs"].as_array().unwrap().iter().filter(writes).count() >= count
+    });
 }

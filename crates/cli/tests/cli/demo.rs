@@ -1,6 +1,7 @@
 //! `forebay demo` with little data.
 
 use crate::support::{World, run};
+use forebay_testkit::{Seeded, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Stdio;
 use std::time::Duration;
@@ -54,10 +55,8 @@ fn interrupted_demo_cleans_up() {
     command.env("TMPDIR", world.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // At a random time after the start, between the first and the last step.
-    while leftovers(&world).is_empty() && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(300));
+    until("the demo starts", || !leftovers(&world).is_empty() || child.try_wait().unwrap().is_some());
+    std::thread::sleep(Duration::from_millis(Seeded::new().rng(0).below(600)));
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();

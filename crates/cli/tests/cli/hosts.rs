@@ -2,6 +2,7 @@
 
 use crate::lost::{Deployment, Sockets, Trio, name_on};
 use crate::support::{Ran, World, run, text};
+use forebay_testkit::until;
 use serde_json::Value;
 
 /// The host of a server in the list of servers.
@@ -168,9 +169,7 @@ fn service_with_a_back_end_is_repaired_while_running() {
     world.well(&["shard", "replace", "0"]);
     let joined =
         |world: &World| world.json(&["status", "--json"])["servers"][0]["status"]["standing"] == "Joined";
-    while !joined(&world) {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    until("the server joins", || joined(&world));
     world
         .run(&["stat", "/none"])
         .failed(1, &["lost with an earlier store of server 0", "forebay check --repair"]);

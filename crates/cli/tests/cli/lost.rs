@@ -3,11 +3,11 @@
 
 use crate::support::{Ran, World, pattern, run};
 use forebay_model::{FileId, Member, Members, Name, ServerId};
+use forebay_testkit::{until_equal, until_some};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 const STRIPE: usize = 64 << 10;
 const FILES: u8 = 9;
@@ -96,23 +96,18 @@ impl Trio {
     }
 
     fn await_standing(&self, server: usize, holds: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..1200 {
+        until_some("the standing of the server", || {
             let standing = self.status(server)["standing"].clone();
-            if holds(&standing) {
-                return standing;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("{}", self.world.well(&["status"]));
+            holds(&standing).then_some(standing)
+        })
     }
 
     /// Waits until the servers list exactly these files, with these numbers of lost bytes, and these other
     /// losses.
     fn await_lost(&self, expected: &BTreeMap<String, u64>, besides: &[String]) {
-        let mut listed = (BTreeMap::new(), Vec::new());
-        for _ in 0..2400 {
+        until_equal("what is lost", &(expected.clone(), besides.to_vec()), || {
             let all = self.world.json(&["status", "--json"]);
-            listed = (BTreeMap::new(), Vec::new());
+            let mut listed = (BTreeMap::new(), Vec::new());
             for (number, server) in all["servers"].as_array().expect("a list").iter().enumerate() {
                 for one in server["status"]["lost"].as_array().expect("a list") {
                     assert_eq!(one["server"], 1, "{one}");
@@ -126,12 +121,8 @@ impl Trio {
                 }
             }
             listed.1.sort();
-            if listed.0 == *expected && listed.1 == besides {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(listed, (expected.clone(), besides.to_vec()));
+            listed
+        });
     }
 
     /// The servers that hold a file's data.

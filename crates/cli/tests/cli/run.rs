@@ -1,6 +1,7 @@
 //! `run`: exit codes, the final drain, and where the data is if the drain fails.
 
 use crate::support::{Ran, World, end, ran, run, skip};
+use forebay_testkit::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,14 +35,6 @@ fn buffer(output: &str) -> PathBuf {
 fn summary(ran: &Ran) -> Value {
     let line = ran.err.lines().find(|line| line.starts_with('{')).expect("a line of JSON");
     serde_json::from_str(line).expect("JSON")
-}
-
-fn wait_for(path: &Path) {
-    let begin = Instant::now();
-    while !path.exists() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain for {}", path.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn finished(child: Child) -> Ran {
@@ -171,7 +164,7 @@ fn signals_reach_the_program_and_its_data_is_drained() {
             "[ {trap} = none ] || trap 'echo trapped > /fb/trapped; exit 5' {trap}; echo data > /fb/{trap}; touch {trap}; while :; do sleep 0.01; done"
         );
         let child = spawn(command(&world, &["--pfs", "pfs"], &script));
-        wait_for(&world.path(trap));
+        until("the file is there", || world.path(trap).exists());
         signal(&child, which);
         let ran = finished(child);
         assert_eq!(ran.code, code, "{}", ran.err);
@@ -183,7 +176,7 @@ fn signals_reach_the_program_and_its_data_is_drained() {
     }
     let script = "trap '' INT TERM; echo deaf > /fb/deaf; touch deaf; while :; do sleep 0.01; done";
     let child = spawn(command(&world, &["--pfs", "pfs"], script));
-    wait_for(&world.path("deaf"));
+    until("the file is there", || world.path("deaf").exists());
     for _ in 0..3 {
         signal(&child, Signal::INT);
         // Two signals that arrive before the first is noticed count as one.
@@ -199,7 +192,7 @@ fn killed_run_is_resumed() {
     let Some(world) = world() else { return };
     let script = "seq 1000 > /fb/first; head -c 5000000 /dev/zero > /fb/second; touch ready; sleep 60";
     let child = spawn(command(&world, &["--pfs", "pfs"], script));
-    wait_for(&world.path("ready"));
+    until("the file is there", || world.path("ready").exists());
     end(child.id());
     let ran = finished(child);
     let dir = buffer(&ran.err);
@@ -222,7 +215,7 @@ fn interrupted_or_killed_drain_is_resumed() {
     for (kill, pfs) in [(Signal::INT, "interrupted"), (Signal::KILL, "killed")] {
         let script = "for i in $(seq 40); do head -c 1000000 /dev/urandom > /fb/$i; done; cat /fb/* | md5sum > .sum; mv .sum sum";
         let child = spawn(command(&world, &["--pfs", pfs], script));
-        wait_for(&world.path("sum"));
+        until("the file is there", || world.path("sum").exists());
         let begin = Instant::now();
         while std::fs::read_dir(world.path(pfs)).unwrap().next().is_none() {
             assert!(begin.elapsed() < PATIENCE, "the drain does not begin");
@@ -319,7 +312,7 @@ fn killed_server_is_restarted_without_errors_in_the_program() {
     let mut command = command(&world, &["--pfs", "pfs"], script);
     let err = std::fs::File::create(world.path("err")).unwrap();
     let child = command.stdout(Stdio::piped()).stderr(err).spawn().expect("the binary runs");
-    wait_for(&world.path("ready"));
+    until("the file is there", || world.path("ready").exists());
     let stderr = || std::fs::read_to_string(world.path("err")).unwrap();
     let server = std::fs::read_to_string(buffer(&stderr()).join("store/lock")).unwrap();
     end(server.trim().parse().unwrap());

@@ -1,6 +1,7 @@
 //! Users other than root.
 
 use crate::support::{Ran, World, end, run, skip, text};
+use forebay_testkit::until;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -119,10 +120,10 @@ fn run_is_closed_to_other_users() {
     let mut run = world.command(&["run", "--capacity", "32MiB", "--pfs", secret.to_str().unwrap()]);
     run.args(["--", "bash", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = Background(run.spawn().unwrap());
-    while !ready.exists() {
+    until("the program runs", || {
         assert!(run.0.try_wait().unwrap().is_none(), "the run ended");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+        ready.exists()
+    });
     let dir = run_directory(run.0.id());
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&dir), mode(&dir.join("sock"))), (0o700, 0o600));

@@ -1,6 +1,7 @@
 //! Programs that cannot load the library: they get a private mount, or are refused.
 
 use crate::world::{World, has, skip, succeed};
+use forebay_testkit::until;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -284,11 +285,7 @@ fn directories_made_for_a_private_mount_are_removed_with_it() {
     command.args(["exec", "--prefix"]).arg(&prefix).arg("--").arg(&program).arg(prefix.join("file"));
     command.args(["word", "0"]).env("FOREBAY_SERVICE", world.service()).current_dir(world.path(""));
     succeed(command);
-    let started = std::time::Instant::now();
-    while world.path("made").exists() && started.elapsed().as_secs() < 30 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    assert!(!world.path("made").exists(), "nothing is left on the disk of this machine");
+    until("nothing is left on the disk of this machine", || !world.path("made").exists());
     assert!(content(&world, "/fb/file").contains(" word "), "the file is in the buffer");
 }
 

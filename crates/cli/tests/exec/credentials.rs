@@ -6,11 +6,11 @@ use forebay_client::{
     Address, Addresses, ClientConfig, OpenOptions, RUN_SOCKET_VARIABLE, run_socket, run_socket_of,
 };
 use forebay_model::{ErrorKind, Gid, Identity, Uid};
+use forebay_testkit::until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Whether this process may change users; prints a note if not.
 fn can() -> bool {
@@ -173,9 +173,7 @@ fn dropping_privileges_ends_sessions_and_shared_memory_of_root() {
         assert_eq!(program.next(), "done");
         // One session belongs to the client that reads the status.
         let client = world.client();
-        while client.status().expect("the server answers").sessions > 2 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("two sessions are left", || client.status().expect("the server answers").sessions <= 2);
         assert_eq!(shared_memory(pid) > 0, kept, "{change}");
         program.go_on();
         program.end();
@@ -312,9 +310,7 @@ print('ready', flush=True); sys.stdin.readline()";
     let mut program = Steps::start(command);
     assert_eq!(program.next(), "ready");
     let client = world.client();
-    while client.status().expect("the server answers").sessions > 1 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("one session is left", || client.status().expect("the server answers").sessions <= 1);
     program.go_on();
     program.end();
 }

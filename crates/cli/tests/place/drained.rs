@@ -3,9 +3,9 @@
 use crate::world::{forebay, well};
 use forebay_backend::{Backend, Stripes};
 use forebay_model::Name;
+use forebay_testkit::until;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 struct Up(Child);
 
@@ -69,11 +69,7 @@ fn drain_places_files_by_its_topology() {
         let mut command = forebay(dir.path());
         command.args(words).args(["--service", &service]).output().expect("it runs")
     };
-    let mut looks = (0..600).map(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        ask(&["status"]).status.success()
-    });
-    assert!(looks.any(|serves| serves), "the server does not start");
+    until("the server serves", || ask(&["status"]).status.success());
     std::fs::write(dir.path().join("bytes"), "some bytes").expect("a file");
     for number in 0..9 {
         well(&ask(&["put", "bytes", &format!("/f{number}")]));

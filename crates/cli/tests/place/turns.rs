@@ -2,10 +2,10 @@
 
 use crate::programs::{alone, planned};
 use crate::world::{World, forebay, well};
+use forebay_testkit::until;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// A server that is killed at the end of the test.
 struct Up {
@@ -29,11 +29,7 @@ impl Up {
             }
             command.output().is_ok_and(|output| output.status.success())
         };
-        let mut looks = (0..600).map(|_| {
-            std::thread::sleep(Duration::from_millis(100));
-            serves(&up.unix(world), false) && serves(&up.tcp(), true)
-        });
-        assert!(looks.any(|serves| serves), "the server does not start");
+        until("the server serves", || serves(&up.unix(world), false) && serves(&up.tcp(), true));
         up
     }
 

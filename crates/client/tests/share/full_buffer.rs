@@ -10,18 +10,17 @@ use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, Credential, OpenOptions};
 use forebay_model::Bytes;
 use forebay_server::{Config, Draining, Medium, Running, Server};
+use forebay_testkit::until;
 use forebay_wire::Status;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Size of one write; a slab of these buffers has space for several.
 const PIECE: usize = 16 << 10;
 /// Maximum size of one write to the back end.
 const BEHIND: u64 = 256 << 10;
-/// Timeout of every wait.
-const PATIENCE: Duration = Duration::from_secs(120);
 const LARGE: &str = "large ada astro 3";
 const SMALL: &str = "small bob bio 1";
 
@@ -116,14 +115,6 @@ impl LocalService {
 }
 
 /// Waits until `holds` returns true.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "timed out: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Permits all writes when it is dropped, so that no writer hangs if a test fails.
 struct PermitAllOnDrop<'a>(&'a LocalService);
 

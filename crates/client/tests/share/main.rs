@@ -5,13 +5,43 @@
 mod full_buffer;
 mod site;
 
+use forebay_client::Client;
 use forebay_model::{ErrorKind, Gid, Identity, JobId, Uid};
+use forebay_testkit::until_async;
 use forebay_wire::JobState;
 use site::{RATE, Site, fair, parts};
 use std::time::Duration;
 
-const STEADY: Duration = Duration::from_millis(250);
 const WINDOW: Duration = Duration::from_millis(2_000);
+
+/// Waits until the server lists these jobs as active, each with its share.
+async fn until_shared(observer: &Client, due: &[(JobId, f64)]) {
+    until_async("the jobs have their shares", async || {
+        let listed = observer.status().await.unwrap().jobs;
+        due.iter().all(|(id, due)| {
+            let share = (due * 1e6_f64).round() as u32;
+            listed.iter().any(|seen| (seen.id, seen.state, seen.share) == (*id, JobState::Active, share))
+        })
+    })
+    .await;
+}
+
+/// Waits until the server lists these jobs as active.
+async fn until_active(observer: &Client, jobs: &[JobId]) {
+    until_async("the jobs are active", async || {
+        let listed = observer.status().await.unwrap().jobs;
+        jobs.iter().all(|id| listed.iter().any(|seen| seen.id == *id && seen.state == JobState::Active))
+    })
+    .await;
+}
+
+/// Waits until the peers of the server have its policy.
+async fn until_agreed(observer: &Client) {
+    until_async("the servers agree", async || {
+        observer.policy().await.unwrap().peers.iter().all(|peer| peer.agrees)
+    })
+    .await;
+}
 
 /// The jobs of the paper's figures 8 to 11 on one server; the policy changes while they run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,8 +60,8 @@ async fn every_policy_is_enforced_and_can_change_while_jobs_run() {
         ("group-user-size-fair", [0.2, 0.05, 0.25, 0.5]),
     ] {
         assert!(observer.set_policy(policy).await.unwrap().policy.contains("fair"));
-        tokio::time::sleep(STEADY).await;
         let all: Vec<(JobId, f64)> = jobs.iter().map(|job| job.id).zip(due).collect();
+        until_shared(&observer, &all).await;
         fair(policy, &[&observer], &all, 0.0, WINDOW).await;
         let listed = observer.status().await.unwrap().jobs;
         for (job, due) in jobs.iter().zip(due) {
@@ -56,16 +86,16 @@ async fn shares_adapt_when_a_job_joins_and_vanishes() {
     let site = Site::new(|config| config.policy = "size-fair".parse().unwrap());
     let observer = site.observer().await;
     let first = site.writer("1 ada astro 4").await;
-    tokio::time::sleep(STEADY).await;
+    until_shared(&observer, &[(first.id, 1.0)]).await;
     let most = 0.9 * RATE.0 as f64;
     fair("alone", &[&observer], &[(first.id, 1.0)], most, WINDOW).await;
     let second = site.writer("2 bob bio 1").await;
-    tokio::time::sleep(STEADY).await;
+    until_shared(&observer, &[(first.id, 0.8), (second.id, 0.2)]).await;
     fair("both", &[&observer], &[(first.id, 0.8), (second.id, 0.2)], most, WINDOW).await;
     // Aborted with requests in flight, not ended.
     let gone = second.id;
     drop(second);
-    tokio::time::sleep(STEADY).await;
+    until_shared(&observer, &[(first.id, 1.0)]).await;
     fair("afterwards", &[&observer], &[(first.id, 1.0), (gone, 0.0)], most, WINDOW).await;
     let listed = observer.status().await.unwrap();
     let state = |id: JobId| listed.jobs.iter().find(|seen| seen.id == id).unwrap().state;
@@ -80,7 +110,7 @@ async fn metadata_storm_gets_no_more_than_its_share() {
     let observer = site.observer().await;
     let data = site.writer("1 ada astro 3").await;
     let storm = site.storm("2 bob bio 1").await;
-    tokio::time::sleep(STEADY).await;
+    until_shared(&observer, &[(data.id, 0.75), (storm.id, 0.25)]).await;
     fair("data beside a storm", &[&observer], &[(data.id, 0.75)], 0.9 * RATE.0 as f64, WINDOW).await;
     storm.end().await;
     data.end().await;
@@ -93,7 +123,10 @@ async fn halves_and_quarters(lambda: Duration) {
     let both = [&observers[0], &observers[1]];
     let large = [one.writer("1 ada astro 16").await, two.writer("1 ada astro 16").await];
     let small = [one.writer("2 bob bio 8").await, two.writer("3 cyd bio 8").await];
-    tokio::time::sleep(2 * lambda + STEADY).await;
+    for (observer, local) in both.into_iter().zip(&small) {
+        until_active(observer, &[large[0].id, local.id]).await;
+        until_agreed(observer).await;
+    }
     let due = [(large[0].id, 0.5), (small[0].id, 0.25), (small[1].id, 0.25)];
     fair("on both servers, and on each", &both, &due, 0.0, WINDOW).await;
     for job in large.into_iter().chain(small) {
@@ -119,19 +152,15 @@ async fn live_job_on_two_servers_yields_one_to_a_local_job() {
     let observers = [one.observer().await, two.observer().await];
     let wide = [one.writer("1 ada astro 1").await, two.writer("1 ada astro 1").await];
     let narrow = one.writer("2 bob bio 1").await;
-    tokio::time::sleep(2 * lambda + STEADY).await;
+    until_active(&observers[0], &[wide[0].id, narrow.id]).await;
+    until_active(&observers[1], &[wide[0].id]).await;
+    until_agreed(&observers[0]).await;
+    until_agreed(&observers[1]).await;
     let due = [(narrow.id, 0.5), (wide[0].id, 0.5)];
     fair("on one, and on both", &[&observers[0], &observers[1]], &due, 0.0, WINDOW).await;
     // A policy that is set on one server applies to both.
-    let mut sharing = observers[0].set_policy("fifo").await.unwrap();
-    for _ in 0..120 {
-        if sharing.peers.iter().all(|peer| peer.agrees) {
-            break;
-        }
-        tokio::time::sleep(STEADY).await;
-        sharing = observers[0].policy().await.unwrap();
-    }
-    assert!(sharing.peers.iter().all(|peer| peer.agrees), "{sharing:?}");
+    observers[0].set_policy("fifo").await.unwrap();
+    until_agreed(&observers[0]).await;
     assert_eq!(observers[1].policy().await.unwrap().policy, "fifo");
     let other_user = Identity { uid: Uid(4001), gid: Gid(4001), groups: vec![] };
     let refused = observers[0].as_identity(other_user).set_policy("job-fair").await.unwrap_err();

@@ -6,6 +6,7 @@ use forebay_model::{
     Access, Attr, Error, FileId, FileKind, Gid, Incarnation, Job, Layout, Member, Members, ServerId, Time,
     Uid,
 };
+use forebay_testkit::until_async;
 use forebay_wire::{
     Agreed, Answer, Answered, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, Key, Opening,
     Reply, Request, Security, TAG, Token, Welcome, answer_opening, body, frame,
@@ -91,9 +92,7 @@ impl World {
 
     /// Waits until a request has been received the given number of times.
     pub(crate) async fn wait_for_request(&self, word: &str, times: usize) {
-        while self.count(word) < times {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_async("the request arrives", async || self.count(word) >= times).await;
     }
 
     fn note(&self, entry: String) {

@@ -198,12 +198,7 @@ async fn session_sends_heartbeats_and_reconnects() {
         Fake::unix(dir.path(), Arc::new(World { session_millis: 60, ..World::new(|_, _| Act::Serve) }));
     let client = Client::connect(fake.config()).await.unwrap();
     let _file = client.open("/x", OpenOptions::WRITE).await.unwrap();
-    let until = async |fake: &Fake, word: &str, count: usize| {
-        while fake.world.count(word) < count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    until(&fake, "Ping", 3).await;
+    fake.world.wait_for_request("Ping", 3).await;
     fake.stop().await;
     // A server that accepts connections but never answers a ping is abandoned each time.
     let ignores_pings = |_: Channel, request: &Request| match request {
@@ -211,7 +206,7 @@ async fn session_sends_heartbeats_and_reconnects() {
         _ => Act::Serve,
     };
     let fake = Fake::unix(dir.path(), Arc::new(World { session_millis: 60, ..World::new(ignores_pings) }));
-    until(&fake, "Reopen", 3).await;
+    fake.world.wait_for_request("Reopen", 3).await;
 }
 
 #[tokio::test]
@@ -236,16 +231,12 @@ async fn cancelled_open_is_closed() {
         _ = client.open("/x", OpenOptions::READ) => panic!("it is answered later"),
         () = fake.world.wait_for_request("Open", 1) => {}
     }
-    while fake.world.count("Close") == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    fake.world.wait_for_request("Close", 1).await;
 }
 
 #[tokio::test]
 async fn dropped_file_is_closed() {
     let (_dir, fake, client) = start(World::new(|_, _| Act::Serve)).await;
     drop(client.open("/x", OpenOptions::READ).await.unwrap());
-    while fake.world.count("Close") == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    fake.world.wait_for_request("Close", 1).await;
 }

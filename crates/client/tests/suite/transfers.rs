@@ -140,9 +140,7 @@ async fn cancelled_transfer_closes_its_connection() {
         _ = file.pread(0, &mut back) => panic!("the server does not answer"),
         () = fake.world.wait_for_request("Read", 1) => {}
     }
-    while fake.world.count("end Data") == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    fake.world.wait_for_request("end Data", 1).await;
     assert_eq!(file.pread(0, &mut back).await.unwrap(), 1000);
     assert!(back == pattern(1000));
     assert_eq!(fake.world.count("hello Data"), 2);

@@ -79,7 +79,6 @@ fn mount_waits_for_a_server_that_crashes_under_load() {
             let before = written.load(Ordering::Relaxed);
             wait_until("more is written", || written.load(Ordering::Relaxed) > before + 20);
             world.crash_server();
-            std::thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Ordering::Relaxed);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()

@@ -3,14 +3,13 @@
 use crate::helper;
 use forebay_client::blocking::Client;
 use forebay_model::Striping;
+pub(crate) use forebay_testkit::until as wait_until;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(240);
 /// Default request timeout.
 const REQUEST: Duration = Duration::from_secs(60);
 
@@ -157,14 +156,6 @@ impl Drop for World {
         }
         let _ = self.server.kill();
         let _ = self.server.wait();
-    }
-}
-
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
-        sleep(Duration::from_millis(5));
     }
 }
 

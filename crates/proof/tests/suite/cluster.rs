@@ -264,7 +264,7 @@ fn random_moves_of_directories_into_each_other_make_no_loop() {
                 std::thread::sleep(Duration::from_millis(200 + rng.below(600)));
                 restart(&mut fleet, &mut rng);
             }
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(100 + rng.below(400)));
             go_on.store(false, Ordering::Relaxed);
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
         });

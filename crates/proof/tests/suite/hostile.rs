@@ -5,6 +5,7 @@ use forebay_client::blocking::Client;
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, Gid, Identity, MAX_NAME, MAX_PATH, Uid};
 use forebay_proof::{By, Host, Meter, Plan, Raw, Rng, Seeded, hello, name, pattern, refused, rounds};
 use forebay_server::Medium;
+use forebay_testkit::until;
 use forebay_wire::{
     At, Call, Channel, FrameKind, HEADER, Header, Hello, IfExists, Key, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD,
     Proof, RenameMode, Reply, Request, Token, VERSION, XattrMode, body, frame,
@@ -192,12 +193,6 @@ fn key(host: &Host) -> Key {
 }
 
 /// Waits until only the given number of connections is left.
-fn wait_for_connections(observer: &Client, connections: u32) {
-    while observer.status().unwrap().connections > connections {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn random_and_mutated_frames_do_not_affect_others_or_leak() {
     let seeded = Seeded::new();
@@ -209,7 +204,7 @@ fn random_and_mutated_frames_do_not_affect_others_or_leak() {
     let mut rng = seeded.rng(40);
     // Allocations that happen once are made before the measurement.
     (0..200).for_each(|_| attack(&host, &key, token, &mut rng));
-    wait_for_connections(&observer, 2);
+    until("connections end", || observer.status().unwrap().connections <= 2);
     let before = host.meter();
     let go_on = AtomicBool::new(true);
     let transferred = std::thread::scope(|scope| {
@@ -221,9 +216,9 @@ fn random_and_mutated_frames_do_not_affect_others_or_leak() {
         work.join().unwrap()
     });
     assert!(transferred > 0);
-    wait_for_connections(&observer, 2 + 4);
+    until("connections end", || observer.status().unwrap().connections <= 2 + 4);
     drop(victim);
-    wait_for_connections(&observer, 1);
+    until("connections end", || observer.status().unwrap().connections <= 1);
     leaves_nothing(before, host.meter());
     observer.ping().unwrap();
 }

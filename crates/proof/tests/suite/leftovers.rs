@@ -6,11 +6,12 @@ use forebay_client::{ClientConfig, Listing, OpenOptions};
 use forebay_model::{Bytes, FileKind, Identity, Result, ServerId, Striping};
 use forebay_proof::{By, Drains, Fleet, Plan, Rng, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
+use forebay_testkit::until_equal;
 use forebay_wire::RenameMode;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WORKERS: u64 = 4;
@@ -18,8 +19,6 @@ const KILLS: u64 = 8;
 const DIRS: [&str; 3] = ["/d0", "/d1", "/d2"];
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const STRIPE: u64 = 64 << 10;
-/// Upper limit for reaping.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A client that creates, renames, writes and removes at random, and keeps some files open.
 struct Worker {
@@ -188,18 +187,12 @@ fn play(drain_how: Drains, part: u64) {
 
 /// Waits until files without a name are reaped: clients that had them open may reconnect for a while.
 fn await_reaping(fleet: &Fleet, client: &Client) {
-    let begin = Instant::now();
     let private = fleet.backing_dir().join(".forebay");
-    loop {
+    until_equal("bytes and names that are left", &(0, Vec::new()), || {
         let statuses = client.statuses().expect("status of the servers");
         let held: u64 = statuses.into_iter().map(|(_, status)| status.expect("status").usage.live).sum();
-        let left = names_in(&private);
-        if held == 0 && left.is_empty() {
-            return;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{held} bytes and {left:?} are left");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        (held, names_in(&private))
+    });
 }
 
 /// After everything was removed, the stores hold the three directories and no bytes, and so does the back end.

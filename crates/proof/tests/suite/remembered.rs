@@ -6,6 +6,7 @@ use forebay_client::blocking::{Client, File};
 use forebay_model::{Attr, Bytes, ErrorKind, FileKind, RenameMode, Result};
 use forebay_proof::{By, Drains, Host, Plan, Rng, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
+use forebay_testkit::until;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -214,12 +215,11 @@ fn random_changes_around_kills_are_seen_at_once_by_all_clients() {
     local.open("/known", OpenOptions::CREATE_NEW).and_then(File::close).unwrap();
     // After a restart the client opens its queue in the background, and caches nothing before.
     let is_cached = || {
-        std::thread::sleep(Duration::from_millis(10));
         let before = requests(local);
         (0..100).for_each(|_| assert!(local.stat("/known").is_ok()));
         requests(local) - before < 50
     };
-    assert!((0..3000).any(|_| is_cached()), "the attributes are cached");
+    until("the attributes are cached", is_cached);
 }
 
 #[test]
@@ -287,9 +287,7 @@ fn random_kills_never_show_an_older_state_than_a_client_has_seen() {
         });
         for _ in rounds(8) {
             let before = seen.load(Ordering::SeqCst);
-            while seen.load(Ordering::SeqCst) < before + 3 && !creator.is_finished() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until("three changes", || seen.load(Ordering::SeqCst) >= before + 3 || creator.is_finished());
             std::thread::sleep(Duration::from_millis(rng.below(40)));
             revive(&mut host, &mut rng);
         }

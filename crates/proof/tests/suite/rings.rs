@@ -6,6 +6,7 @@ use forebay_client::{ClientConfig, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind};
 use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
+use forebay_testkit::until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -483,16 +484,9 @@ fn change_after_writing(ends: bool) {
     damage(&host, &pattern(7, 100_000)[50_000..50_100]);
     let drained = |path: &str| host.backing_dir().join(path).metadata().map_or(0, |found| found.len());
     client.drain(None, None).unwrap();
-    let begin = Instant::now();
-    while !host.log().contains("the checksum of file") || drained("good") < 100_000 {
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "the damage is not reported: {} {:?}",
-            host.log(),
-            client.status()
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the damage is reported", || {
+        host.log().contains("the checksum of file") && drained("good") >= 100_000
+    });
     let mut seen = vec![0; 100_000];
     let refused = bad.pread(0, &mut seen).unwrap_err();
     assert!(refused.kind() == ErrorKind::Io && refused.to_string().contains("checksum"), "{refused}");

@@ -7,12 +7,12 @@ use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 use forebay_store::{AtRest, check_payloads};
+use forebay_testkit::until;
 use std::cmp::Reverse;
 use std::fs::{DirEntry, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const FILES: u64 = 10;
@@ -65,9 +65,7 @@ impl Drop for Failing {
 fn stop(host: &mut Host) {
     let is_ring =
         |entry: std::io::Result<DirEntry>| entry.unwrap().path().extension() == Some("ring".as_ref());
-    while std::fs::read_dir(host.store().join("regions")).unwrap().any(is_ring) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("all rings are gone", || !std::fs::read_dir(host.store().join("regions")).unwrap().any(is_ring));
     host.stop();
 }
 

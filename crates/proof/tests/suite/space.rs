@@ -5,13 +5,11 @@ use forebay_client::blocking::Client;
 use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Fate, Host, Ledger, Plan, Rng, Seeded, pattern, rounds};
 use forebay_server::Medium;
-use std::time::{Duration, Instant};
+use forebay_testkit::until;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const CAPACITY: u64 = 16;
 const WRITERS: u64 = 4;
-/// Upper limit for every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of one writer; all writers together fill three quarters of the buffer.
 const SLOT: u64 = 256 << 10;
 const SLOTS: usize = ((CAPACITY << 20) * 3 / 4 / WRITERS / SLOT) as usize;
@@ -73,11 +71,7 @@ fn overwrite_once(mut host: Host, seeded: &Seeded, part: u64) {
     });
     let client = host.client(By::Unix);
     // Records that the cleaner is moving exist twice.
-    let end = Instant::now() + PATIENCE;
-    while client.statfs().unwrap().live > (CAPACITY << 20) * 3 / 4 {
-        assert!(Instant::now() < end, "{:?}", client.statfs());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("three quarters are live", || client.statfs().unwrap().live <= (CAPACITY << 20) * 3 / 4);
     host.kill();
     host.start();
     for (writer, ledger) in (0..).zip(&mut ledgers) {

@@ -5,6 +5,7 @@ use forebay_client::blocking::File;
 use forebay_model::Bytes;
 use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
+use forebay_testkit::until;
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -57,9 +58,6 @@ fn random_pauses_of_the_server_lose_no_unlinked_open_file() {
         assert!(host.log().contains("fresh session period"), "{}", host.log());
         drop(files);
         let gone = || clients[0].statuses().unwrap().remove(0).1.unwrap().usage.files == 1;
-        while !gone() {
-            assert!(resumed.elapsed() < 10 * longest, "closed files are removed: {}", host.log());
-            std::thread::sleep(session / 20);
-        }
+        until("closed files are removed", gone);
     }
 }

@@ -4,7 +4,7 @@ use crate::raw::{Raw, hello, name, pattern, refused};
 use forebay_backend::Backend;
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
-use forebay_testkit::address;
+use forebay_testkit::{address, until};
 use forebay_wire::{
     Answer, At, Channel, FrameKind, Greeting, Hello, IfExists, Known, Reply, Request, Roster, Standing,
     Status, Token, Welcome, frame,
@@ -134,12 +134,6 @@ impl Fleet {
     }
 }
 
-pub(crate) fn until(mut holds: impl FnMut() -> bool) {
-    while !holds() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn names_are_spread_and_found_on_all_servers() {
     let fleet = Fleet::new(3);
@@ -256,7 +250,7 @@ fn striped_file_behaves_as_one_file() {
     assert_eq!(fleet.data(gone).read(token, 150_000, 10).unwrap(), b"", "truncated on all servers");
     home.call(Request::Close { token }).unwrap();
     home.call(Request::Unlink { dir: ROOT, name: name(&text) }).unwrap();
-    until(|| (0..3).all(|index| fleet.status(index).usage.live == 0));
+    until("nothing is live", || (0..3).all(|index| fleet.status(index).usage.live == 0));
 }
 
 fn forged(token: Token) -> Token {
@@ -275,7 +269,7 @@ fn token_is_valid_on_vouching_servers_while_the_file_is_open() {
     refused(other.write(forged(token), At::Offset(0), b"x"), ErrorKind::Stale);
     other.write(token, At::Offset(64 << 10), b"there").unwrap();
     home.call(Request::Close { token }).unwrap();
-    until(|| {
+    until("all servers agree", || {
         // Persisting the size revokes the voucher.
         let read = other.read(token, 64 << 10, 9);
         read.is_err_and(|error| error.kind() == ErrorKind::Stale)
@@ -304,13 +298,13 @@ fn buffered_bytes_of_a_closed_file_are_counted_over_all_servers() {
     };
     assert_eq!(buffered(&fleet), (3 << 16, 3 << 16), "while it is open");
     home.call(Request::Close { token }).unwrap();
-    until(|| fleet.data(ServerId(1)).read(token, 64 << 10, 9).is_err());
+    until("the read fails", || fleet.data(ServerId(1)).read(token, 64 << 10, 9).is_err());
     assert_eq!(buffered(&fleet), (3 << 16, 3 << 16), "after the sizes are persisted");
     home.call(Request::TruncateFile { file: token.file, size: 3 << 15 }).unwrap();
     assert_eq!(buffered(&fleet), (3 << 15, 3 << 15), "after a truncation");
     drop(home);
     // The home has stored the counts and does not query the other servers.
-    until(|| {
+    until("all servers agree", || {
         fleet.stop(1);
         let counted = buffered(&fleet);
         fleet.start(1);
@@ -352,7 +346,7 @@ fn different_server_lists_are_refused_and_both_shown() {
     fleet.configs[1].epoch = 7;
     fleet.start(0);
     fleet.start(1);
-    until(|| matches!(standing(&fleet, 0), Standing::Refused(_)));
+    until("the server is refused", || matches!(standing(&fleet, 0), Standing::Refused(_)));
     let Standing::Refused(why) = standing(&fleet, 0) else { panic!("no longer refused") };
     assert!(why.contains("epoch 1: 0 unix:") && why.contains("epoch 7: 0 unix:"), "{why}");
 }
@@ -415,7 +409,10 @@ fn server_of_another_cluster_is_refused() {
     fleet.start(1);
     let text = fleet.name_on(ROOT, ServerId(0), "f");
     let request = Request::Walk { dir: ROOT, path: text.into_bytes(), follow: false };
-    until(|| matches!(standing(&fleet, 0), Standing::Refused(why) if why.contains("key")));
+    until(
+        "the server is refused",
+        || matches!(standing(&fleet, 0), Standing::Refused(why) if why.contains("key")),
+    );
     refused(fleet.control(0).call(request), ErrorKind::Io);
 }
 
@@ -477,7 +474,7 @@ fn garbage_from_a_peer_is_reported_with_its_cause() {
             }
         });
         fleet.start(0);
-        until(|| match standing(&fleet, 0) {
+        until("the standing changes", || match standing(&fleet, 0) {
             Standing::Waiting(why) | Standing::Refused(why) => why.contains(says),
             Standing::Joined => panic!("{nonsense:?} was accepted"),
         });
@@ -496,7 +493,7 @@ fn empty_store_joins_only_after_the_old_one_is_replaced() {
     fleet.stop(2);
     std::fs::remove_dir_all(&fleet.configs[2].store).expect("the store is wiped");
     fleet.start(2);
-    until(|| matches!(standing(&fleet, 2), Standing::Refused(_)));
+    until("the server is refused", || matches!(standing(&fleet, 2), Standing::Refused(_)));
     let walk = |text: &str| Request::Walk { dir, path: text.as_bytes().to_vec(), follow: false };
     let error = fleet.control(2).call(walk(&lost)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
@@ -506,7 +503,7 @@ fn empty_store_joins_only_after_the_old_one_is_replaced() {
     for index in [0, 1] {
         fleet.control(index).call(replace.clone()).unwrap();
     }
-    until(|| standing(&fleet, 2) == Standing::Joined);
+    until("the server joins", || standing(&fleet, 2) == Standing::Joined);
     let damage = fleet.status(2).damage;
     assert!(damage.len() == 1 && damage[0].contains("earlier store of server 2"), "{damage:?}");
     refused(fleet.control(2).call(walk(&lost)), ErrorKind::Io);

@@ -5,10 +5,12 @@ use crate::raw::{ALICE, Raw, World, name, pattern, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
 use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, FileKind, Gid, Name, SetTime, Time, Uid};
 use forebay_server::{Draining, Verify};
+pub(crate) use forebay_testkit::until;
+use forebay_testkit::until_some;
 use forebay_wire::{At, DrainCall, DrainReport, RenameMode, Reply, Request, Token};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const ROOT: FileId = FileId::ROOT;
 /// Upper limit for every wait in these tests.
@@ -33,29 +35,16 @@ pub(crate) fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
 /// Sends `begin` and waits until its drain is done.
 pub(crate) fn drain_with(raw: &mut Raw, begin: DrainCall) -> DrainReport {
     let begun = report(raw, begin).ticket.expect("a ticket");
-    let begin = Instant::now();
-    loop {
+    until_some("the drain finishes", || {
         let now = report(raw, DrainCall::Look { ticket: Some(begun.id) });
-        if now.ticket.expect("a ticket").done {
-            return now;
-        }
-        assert!(begin.elapsed() < PATIENCE, "the drain does not finish: {now:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        now.ticket.expect("a ticket").done.then_some(now)
+    })
 }
 
 pub(crate) fn clean(report: &DrainReport) {
     let ticket = report.ticket.expect("a ticket");
     assert_eq!((ticket.failed, ticket.skipped, ticket.left), (0, 0, 0), "{report:?}");
     assert_eq!(report.status.failing, [], "{report:?}");
-}
-
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "timed out waiting: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 pub(crate) fn before(backend: Arc<dyn Backend>, draining: Draining) -> World {

@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, World, name, pattern, refused};
 use forebay_model::{Access, ErrorKind, FileId, MAX_NAME, MAX_PATH};
-use forebay_testkit::{Rng, seed};
+use forebay_testkit::{Rng, seed, until};
 use forebay_wire::{
     At, Call, Channel, FrameKind, HEADER, Header, IfExists, MAX_BODY, MAX_PAYLOAD, Reply, Request, frame,
 };
@@ -112,9 +112,7 @@ fn client_that_reads_no_answers_is_disconnected() {
     let many: Vec<u8> = (0..100_000).flat_map(|id| bytes_of(id, list.clone(), 0)).collect();
     // The server stops reading long before that, and then drops the connection.
     assert!(lazy.socket.write_all(&many).is_err());
-    while connections(&mut control) > 1 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("one connection is left", || connections(&mut control) <= 1);
 }
 
 #[test]
@@ -230,9 +228,7 @@ fn random_frame_damage_does_not_affect_other_clients() {
         assert!(raw.is_closed(), "seed {seed}, round {round}");
         assert!(friend.call(Request::Ping).is_ok(), "seed {seed}, round {round}");
     }
-    while connections(&mut friend) > 1 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("one connection is left", || connections(&mut friend) <= 1);
 }
 
 #[test]
@@ -258,9 +254,7 @@ fn two_hundred_connections_are_served_and_released() {
             });
         }
     });
-    while connections(&mut control) > 1 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("one connection is left", || connections(&mut control) <= 1);
     let Ok(Reply::Status(status)) = control.call(Request::Status) else { panic!("no status") };
     assert_eq!((status.waiting, status.jobs[0].written), (0, 200 * 20 * 4096));
 }

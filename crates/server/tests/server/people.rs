@@ -3,7 +3,7 @@
 use crate::keys::{connect, grant};
 use crate::raw::{ALICE, BOB, Raw, World, name, person, refused};
 use forebay_model::{Access, Change, ErrorKind, FileId, Identity};
-use forebay_testkit::{as_user, is_root, skip};
+use forebay_testkit::{as_user, is_root, skip, until};
 use forebay_wire::{At, Call, Channel, FrameKind, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -195,13 +195,10 @@ fn token_of_an_ended_session_is_closed_after_a_restart() {
     let mut world = World::with(|config| config.times.session = Duration::from_millis(400));
     let token = opened_before_the_mode_changed(&world, "f");
     let mut watcher = Raw::unix(&world.socket(), Channel::Control, 50).unwrap();
-    loop {
+    until("the session ends", || {
         let Ok(Reply::Status(status)) = watcher.call(Request::Status) else { panic!("no status") };
-        if status.opens == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        status.opens == 0
+    });
     world.restart();
     refused(world.data().acting(BOB).read(token, 0, 1), ErrorKind::AccessDenied);
 }

@@ -1,9 +1,10 @@
 //! A server with a new store after `forebay shard replace`: which names may be lost, and how the service continues
 //! without them.
 
-use crate::cluster::{Fleet, standing, until};
+use crate::cluster::{Fleet, standing};
 use crate::raw::{name, refused};
 use forebay_model::{ErrorKind, FileId, RenameMode, Result, ServerId};
+use forebay_testkit::until;
 use forebay_wire::{Lost, RepairStep, Reply, Request, Standing};
 use tempfile::TempDir;
 
@@ -28,7 +29,7 @@ fn lose(fleet: &mut Fleet, lost: usize) {
     for index in (0..3).filter(|index| *index != lost) {
         fleet.control(index).call(Request::ReplaceServer { server }).expect("replacement accepted");
     }
-    until(|| standing(fleet, lost) == Standing::Joined);
+    until("the server joins", || standing(fleet, lost) == Standing::Joined);
     let damage = fleet.status(lost).damage;
     assert!(damage.len() == 1 && damage[0].contains("was lost with all names"), "{damage:?}");
 }
@@ -112,7 +113,7 @@ fn directories_created_after_a_loss_are_complete() {
         // A directory that a server creates before the new store has contacted it may count as older than the loss;
         // that takes a moment.
         let mut attempt = 0;
-        until(|| {
+        until("the loss is known", || {
             attempt += 1;
             let text = fleet.name_on(ROOT, ServerId(maker), &format!("new{attempt}-"));
             let dir = fleet.make_dir(ROOT, &text);
@@ -153,7 +154,7 @@ fn running_service_rescues_remaining_files_after_a_loss() {
     fleet.walk(&moved).expect("name on server 1");
     lose(&mut fleet, 2);
     // The other servers must have contacted the new store.
-    until(|| losses(&fleet).len() >= 3);
+    until("three losses", || losses(&fleet).len() >= 3);
     let done = repair(&fleet, RepairStep::Rescue { drop_dangling: false });
     assert_eq!(done.len(), 3, "{done:?}");
     assert_eq!(fleet.walk(&format!("lost-{file}")).expect("rescued name").id, file);
@@ -185,7 +186,7 @@ fn dangling_names_of_lost_files_are_dropped_only_on_request() {
     // Server 0 caches the attributes.
     fleet.walk(&moved).expect("renamed file");
     lose(&mut fleet, 2);
-    until(|| losses(&fleet).len() == 1);
+    until("one loss is left", || losses(&fleet).len() == 1);
     assert_eq!(repair(&fleet, RepairStep::Rescue { drop_dangling: false }), Vec::<String>::new());
     assert_eq!(losses(&fleet).len(), 1);
     let done = repair(&fleet, RepairStep::Rescue { drop_dangling: true });

@@ -14,10 +14,8 @@ fn status(raw: &mut Raw) -> Status {
     }
 }
 
-fn until(raw: &mut Raw, holds: impl Fn(&Status) -> bool) {
-    while !holds(&status(raw)) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+fn until_status(raw: &mut Raw, holds: impl Fn(&Status) -> bool) {
+    forebay_testkit::until("the status", || holds(&status(raw)));
 }
 
 #[test]
@@ -73,7 +71,7 @@ fn unlinked_file_is_removed_if_its_client_does_not_return() {
     world.control().call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
     world.restart();
     let mut control = world.control();
-    until(&mut control, |status| status.usage.files == 1 && status.usage.live == 0);
+    until_status(&mut control, |status| status.usage.files == 1 && status.usage.live == 0);
     refused(control.call(Request::Reopen { token }), ErrorKind::Stale);
     refused(world.data().read(token, 0, 9), ErrorKind::Stale);
 }
@@ -85,7 +83,7 @@ fn silent_client_loses_its_open_files_and_may_reconnect() {
     let mut silent = world.control();
     let (kept, gone) = (silent.create(ROOT, "kept", 0o600), silent.create(ROOT, "gone", 0o600));
     watcher.call(Request::Unlink { dir: ROOT, name: name("gone") }).unwrap();
-    until(&mut watcher, |status| status.opens == 0);
+    until_status(&mut watcher, |status| status.opens == 0);
     assert_eq!(status(&mut watcher).sessions, 1);
     let mut back = world.control();
     assert!(back.call(Request::Reopen { token: kept }).is_ok());

@@ -3,12 +3,12 @@
 use crate::raw::{ALICE, BOB, Raw, World, name, refused};
 use forebay_backend::{Backend, Memory};
 use forebay_model::{Access, Change, ErrorKind, FileId, Gid, Result, Uid};
+use forebay_testkit::until;
 use forebay_wire::{IfExists, Reply, Request};
 use rustix::fs::{XattrFlags, setxattr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::TempDir;
 
 const ROOT: FileId = FileId::ROOT;
@@ -24,18 +24,6 @@ fn list(raw: &mut Raw) -> Result<Reply> {
 fn create(raw: &mut Raw, text: &str) -> Result<Reply> {
     let (access, if_exists) = (Access::BOTH, IfExists::Refuse);
     raw.call(Request::Create { dir: ROOT, name: name(text), mode: 0o666, access, if_exists })
-}
-
-/// Repeats a call until it succeeds: the server checks the back end's root once a second.
-fn until(mut call: impl FnMut() -> bool) {
-    let answered = (0..3000).any(|_| {
-        let answered = call();
-        if !answered {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        answered
-    });
-    assert!(answered, "the root directory does not follow the back end's root");
 }
 
 /// Directories with a file, and back ends on them.
@@ -86,14 +74,14 @@ fn changes_of_the_back_end_root_are_followed() {
         assert!(bob.walk("diary").is_ok() && list(&mut bob).is_ok());
         refused(create(&mut bob, "planted"), ErrorKind::AccessDenied);
         set_mode(dir.path(), 0o700);
-        until(|| bob.walk("diary").is_err());
+        until("the root is checked", || bob.walk("diary").is_err());
         is_refused(&mut bob);
         set_mode(dir.path(), 0o1777);
-        until(|| create(&mut bob, "his").is_ok());
+        until("the root is checked", || create(&mut bob, "his").is_ok());
         if rustix::process::geteuid().is_root() {
             chown(dir.path(), Some(ALICE), Some(ALICE)).unwrap();
             set_mode(dir.path(), 0o700);
-            until(|| bob.walk("diary").is_err());
+            until("the root is checked", || bob.walk("diary").is_err());
             is_refused(&mut bob);
             assert!(create(&mut world.control().acting(ALICE), "hers").is_ok());
         }
@@ -147,7 +135,7 @@ fn back_end_without_root_attributes_keeps_the_configured_mode() {
     assert!(create(&mut bob, "his").is_ok());
     assert_eq!(bob.walk("").unwrap().mode, 0o1777);
     memory.set_root((Uid(ALICE), Gid(ALICE)), 0o700);
-    until(|| bob.walk("his").is_err());
+    until("the root is checked", || bob.walk("his").is_err());
     refused(create(&mut bob, "more"), ErrorKind::AccessDenied);
     assert!(create(&mut world.control().acting(ALICE), "hers").is_ok());
 }

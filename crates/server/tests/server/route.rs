@@ -6,15 +6,14 @@ use crate::raw::{Raw, World, name, pattern};
 use forebay_backend::{Backend, Fault, Faulty, Memory, Stripes};
 use forebay_model::{Bytes, ErrorKind, FileId, Name};
 use forebay_server::{Draining, Mode, Pipeline, Routing};
+use forebay_testkit::until;
 use forebay_wire::{At, RenameMode, Reply, Request, RouteStatus, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ROOT: FileId = FileId::ROOT;
 pub(crate) const PIECE: usize = 64 << 10;
-/// Upper limit for every wait in these tests.
-const PATIENCE: Duration = Duration::from_secs(240);
 
 fn path(text: &str) -> Vec<Name> {
     text.split('/').map(name).collect()
@@ -323,12 +322,11 @@ fn writers_waiting_for_space_are_counted_and_continue() {
                 }
             }
         });
-        let begin = Instant::now();
         // One job with one writer waits; the waiting time is reported while it waits.
-        while route(&mut control).waited == 0 || route(&mut control).waiting != [("77".to_owned(), 1)] {
-            assert!(begin.elapsed() < PATIENCE && !writer.is_finished(), "no writer waits");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("a writer waits", || {
+            assert!(!writer.is_finished(), "no writer waits");
+            route(&mut control).waited > 0 && route(&mut control).waiting == [("77".to_owned(), 1)]
+        });
         fails.store(false, Ordering::Relaxed);
         writer.join().expect("writer thread");
     });

@@ -2,8 +2,9 @@
 
 use crate::raw::{ALICE, World};
 use forebay_model::{ErrorKind, Job, ServerId, Stamp};
+use forebay_testkit::until;
 use forebay_wire::{Exchange, Reply, Request, Sharing};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn sharing(world: &World) -> Sharing {
     match world.control().call(Request::GetPolicy) {
@@ -30,15 +31,6 @@ fn pair() -> (World, World) {
         config.lambda = Duration::from_millis(20);
     });
     (first, other)
-}
-
-/// Waits until `is_so` holds, at most 60 s.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < end, "never {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

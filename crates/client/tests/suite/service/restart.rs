@@ -2,6 +2,7 @@
 
 use super::world::{By, World, pattern};
 use forebay_client::{ClientConfig, OpenOptions};
+use forebay_testkit::Seeded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,8 +65,9 @@ async fn writers_survive_server_restarts_without_errors() {
             file.close().await.unwrap();
         });
     }
+    let mut rng = Seeded::new().rng(0);
     for _ in 0..5 {
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(30 + rng.below(60))).await;
         world.restart().await;
     }
     stop.store(true, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use forebay_client::{ClientConfig, Listing, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, ServerId, Striping};
 use forebay_proof::{By, Fleet, Plan, Rng, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
+use forebay_testkit::{until, until_equal};
 use forebay_wire::{Lost, RenameMode};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -163,7 +164,9 @@ fn killed_writers(plan: Plan) {
         verify();
         // Writes that it sent before it died may still be applied. Its session ends, and its file's size is persisted;
         // then every server loses what it had in memory.
-        std::thread::sleep(Duration::from_millis(1500));
+        until("the writer's session ends", || {
+            client.statuses().unwrap().into_iter().all(|(_, status)| status.is_ok_and(|seen| seen.opens == 0))
+        });
         let size = verify();
         fleet.stop_all();
         fleet.start_all();
@@ -478,13 +481,7 @@ fn check_damage(client: &Client, facts: &[(String, u64, FileId, Vec<ServerId>)],
 }
 
 fn await_lost(client: &Client, expected: &BTreeMap<String, (ServerId, Lost)>) {
-    for _ in 0..600 {
-        if lost(client) == *expected {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(lost(client), *expected);
+    until_equal("what is lost", expected, || lost(client));
 }
 
 /// A rewritten, truncated or removed file is no longer lost.
