@@ -220,7 +220,7 @@ fn size_of_a_closed_file_stays_pending_if_a_ring_is_bound_to_it_again() {
     client.write(0, b"a", monotonic());
     data.persist_size_soon(FILE).unwrap();
     assert!(is_pending(), "it is persisted together with others");
-    let own = Some(client.ring.ring);
+    let own = Some(RingId(client.ring.ring));
     client.ring = data.bind_ring(UID, JobId(1), FILE, own, true).unwrap();
     data.persist_consumed_sizes().unwrap();
     assert!(is_pending());
