@@ -139,7 +139,7 @@ fn invalid_arguments_are_refused() {
         (2, &["run", "--pfs", "/fb/x", "true"], &["in the buffer itself"]),
         (1, &["run", "--pfs", "file", "true"], &["cannot make", "file"]),
         (1, &["run", "--capacity", "99999GiB", "true"], &["/dev/shm has no space", "--capacity"]),
-        (1, &["run", "--resume", "nowhere"], &["cannot read", "nowhere/run.json"]),
+        (1, &["run", "--resume", "nowhere"], &["cannot use", "nowhere: no such file or directory"]),
     ] {
         world.run(args).failed(code, parts);
     }
@@ -206,7 +206,7 @@ fn killed_run_is_resumed() {
     assert!(first.starts_with("1\n2\n") && first.ends_with("\n1000\n"));
     assert_eq!(std::fs::metadata(world.path("pfs/second")).unwrap().len(), 5_000_000);
     assert!(!dir.exists(), "and is removed after the resume");
-    world.run(&["run", "--resume", dir.to_str().unwrap()]).failed(1, &["cannot read"]);
+    world.run(&["run", "--resume", dir.to_str().unwrap()]).failed(1, &["no such file or directory"]);
 }
 
 #[test]
