@@ -141,35 +141,59 @@ fn joining_server_needs_the_key_of_the_others() {
     assert!(!trio.world.path("other").exists(), "no key is created");
 }
 
-/// Three servers in one process with a directory as back end.
-fn with_backing(backing: &str) -> World {
-    let mut world = World::empty();
-    std::fs::create_dir_all(world.path(backing)).expect("a directory");
-    start_with_backing(&mut world, backing);
-    world
+/// Starts three servers in one process, with this directory as back end if one is given.
+fn start(world: &mut World, backing: Option<&str>) {
+    let mut args = vec!["--shards".to_owned(), "3".to_owned()];
+    if let Some(backing) = backing {
+        std::fs::create_dir_all(world.path(backing)).expect("a directory");
+        args.extend(["--backend".to_owned(), format!("dir:{}", world.path(backing).display())]);
+    }
+    world.start(&args.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-fn start_with_backing(world: &mut World, backing: &str) {
-    let backing = format!("dir:{}", world.path(backing).display());
-    world.start(&["--shards", "3", "--backend", &backing]);
-}
-
-#[test]
-fn service_with_a_back_end_is_repaired_while_running() {
-    let mut world = with_backing("backing");
-    world.write("file", "bytes");
-    world.well(&["put", "file", "/kept"]);
-    world.well(&["drain", "--wait"]);
-    assert_eq!(world.well(&["check"]), "nothing is wrong\n");
+/// Loses the store of the first of three servers, and replaces it.
+fn lose_first(world: &mut World, backing: Option<&str>) {
     world.well(&["down"]);
     std::fs::remove_dir_all(world.path("store")).expect("a store is lost");
-    start_with_backing(&mut world, "backing");
+    start(world, backing);
     // The client connects to the server whose store the others reject.
     world.run(&["ls", "/"]).failed(1, &["forebay shard replace 0"]);
     world.well(&["shard", "replace", "0"]);
     let joined =
         |world: &World| world.json(&["status", "--json"])["servers"][0]["status"]["standing"] == "Joined";
-    until("the server joins", || joined(&world));
+    until("the server joins", || joined(world));
+}
+
+#[test]
+fn files_are_created_in_the_root_between_a_loss_and_its_repair() {
+    for backing in [None, Some("backing")] {
+        let mut world = World::empty();
+        start(&mut world, backing);
+        world.write("file", "bytes");
+        lose_first(&mut world, backing);
+        // Names of every server, also of the one that lost its store.
+        let paths: Vec<String> = (0..12).map(|number| format!("/between{number}")).collect();
+        for path in &paths {
+            world.well(&["put", "file", path]);
+        }
+        world.well(&["check", "--repair"]);
+        for path in &paths {
+            assert_eq!(world.well(&["cat", path]), "bytes");
+        }
+        assert_eq!(world.well(&["check"]), "nothing is wrong\n");
+        world.well(&["down"]);
+    }
+}
+
+#[test]
+fn service_with_a_back_end_is_repaired_while_running() {
+    let (mut world, backing) = (World::empty(), Some("backing"));
+    start(&mut world, backing);
+    world.write("file", "bytes");
+    world.well(&["put", "file", "/kept"]);
+    world.well(&["drain", "--wait"]);
+    assert_eq!(world.well(&["check"]), "nothing is wrong\n");
+    lose_first(&mut world, backing);
     world
         .run(&["stat", "/none"])
         .failed(1, &["lost with an earlier store of server 0", "forebay check --repair"]);

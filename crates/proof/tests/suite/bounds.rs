@@ -38,6 +38,8 @@ fn create_in(dir: FileId, text: &str) -> Request {
 
 /// Longest round of an ordinary user in any attack: far above a slow machine's, far below any timeout of the server.
 const LONGEST: Duration = Duration::from_secs(15);
+/// Longest line about a peer in the log, in bytes.
+const LONGEST_LINE: usize = 300;
 /// In a soak, how much slower the rounds of ordinary users may get, by their 99th percentile.
 const SLOWDOWN: f64 = 2.0;
 /// Number of rounds from which a 99th percentile means something: a soak measures at least as many.
@@ -446,11 +448,18 @@ fn measure(limited: &Limited, time: Duration, is_soak: bool) {
     let people = people(&host, limited.drain);
     let least = if is_soak { SAMPLES } else { 1 };
     let quiet = beside(&host, &people, |_, _| {}, time / 5, least);
-    let before = host.meter();
+    let (before, logged, begin) = (host.meter(), host.log().len(), Instant::now());
     if limited.drain == Drains::Stalling {
         host.stall_backend(true);
     }
     let busy = beside(&host, &people, limited.attack, time * 4 / 5, least);
+    if what == "log_lines" {
+        // In each second that began: the lines about peers, and the one that counts the rest.
+        let seconds = begin.elapsed().as_secs() as usize + 2;
+        let (lines, most) = (Config::default().limits.log_lines + 1, LONGEST_LINE);
+        let grown = host.log().len() - logged;
+        assert!(grown <= seconds * lines * most, "{grown} bytes of log in {seconds} s");
+    }
     let grown = host.meter().private.saturating_sub(before.private) >> 10;
     if limited.drain == Drains::Stalling {
         host.stall_backend(false);

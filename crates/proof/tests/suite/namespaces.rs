@@ -163,13 +163,30 @@ struct Limited(PathBuf);
 
 impl Limited {
     fn new(limit: u64) -> Option<Limited> {
+        Limited::below("/sys/fs/cgroup/memory", ":memory:", "memory.limit_in_bytes", limit)
+            .or_else(|| Limited::below("/sys/fs/cgroup", "0::", "memory.max", limit))
+            // The hierarchy of version 2 beside that of version 1.
+            .or_else(|| Limited::below("/sys/fs/cgroup/unified", "0::", "memory.max", limit))
+    }
+
+    /// A group in the hierarchy mounted at `mount`, in the group of this process or, if that may have none below it,
+    /// beside it.
+    fn below(mount: &str, membership: &str, key: &str, limit: u64) -> Option<Limited> {
         let memberships = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let own = memberships.lines().find_map(|line| line.split_once(":memory:"))?.1.trim_start_matches('/');
+        let own = memberships.lines().find_map(|line| line.split_once(membership))?.1.trim_start_matches('/');
+        let own = Path::new(mount).join(own);
         let name = format!("forebay-proof-{}", std::process::id());
-        let group = Limited(Path::new("/sys/fs/cgroup/memory").join(own).join(name));
-        std::fs::create_dir(&group.0).ok()?;
-        std::fs::write(group.0.join("memory.limit_in_bytes"), limit.to_string()).ok()?;
-        Some(group)
+        // A group of version 2 that has processes gives groups below it no memory controller.
+        let parents = [Some(own.as_path()), own.parent().filter(|parent| parent.starts_with(mount))];
+        parents.into_iter().flatten().find_map(|parent| {
+            // Delegation may be missing; then there is no file for the limit.
+            let _ = std::fs::write(parent.join("cgroup.subtree_control"), "+memory");
+            let group = Limited(parent.join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            std::fs::OpenOptions::new().write(true).open(group.0.join(key)).ok()?;
+            std::fs::write(group.0.join(key), limit.to_string()).ok()?;
+            Some(group)
+        })
     }
 
     /// Runs a program in it.

@@ -6,6 +6,7 @@ use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Host, Plan, pattern, skip};
 use forebay_server::Medium;
 use forebay_store::Store;
+use forebay_testkit::{Seeded, rounds};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use std::path::{Path, PathBuf};
@@ -99,10 +100,18 @@ fn read_only_and_full_file_systems_are_refused() {
 }
 
 #[test]
-fn running_server_survives_a_full_disk() {
-    let test = "running_server_survives_a_full_disk";
+fn random_full_disks_are_survived_by_a_running_server() {
+    let seeded = Seeded::new();
+    for round in rounds(1) {
+        let mut rng = seeded.rng(round);
+        survive_a_full_disk(96 + rng.below(64));
+    }
+}
+
+fn survive_a_full_disk(mib: u64) {
+    let test = "random_full_disks_are_survived_by_a_running_server";
     let mut host = host(Medium::Disk);
-    let Some(small) = Small::new(test, &host.store(), 96) else { return };
+    let Some(small) = Small::new(test, &host.store(), mib) else { return };
     host.start();
     let client = host.client(By::Unix);
     let file = client.open("/f", OpenOptions::CREATE).unwrap();
