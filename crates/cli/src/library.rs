@@ -113,8 +113,8 @@ fn extract_in(dir: &Path, uid: u32, library: &Library) -> io::Result<PathBuf> {
     if dir.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         return Err(io::Error::other("LD_PRELOAD takes no path with spaces or colons"));
     }
-    // Before anything is made there, and again afterwards: whoever can put another directory in the place of this one, or
-    // write to it, decides what code runs in this user's programs.
+    // Before anything is made there, and again afterwards: a user who can put another directory in the place of this one,
+    // or write to it, decides what code runs in this user's programs.
     demand_own_path(dir)?;
     let mode = if uid == 0 { 0o755 } else { 0o700 };
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir)?;

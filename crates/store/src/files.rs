@@ -225,7 +225,7 @@ pub(crate) fn regions_dir(dir: &Path) -> PathBuf {
 }
 
 /// Fails if there is a directory for regions, or a link to one, that another user made. Regions in shared memory are lost
-/// with the machine, and whoever knows the incarnation of the store may then make a directory of that name.
+/// with the machine, and a user who knows the incarnation of the store may then make a directory of that name.
 pub(crate) fn demand_own_regions(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
     let place = std::fs::read_link(&regions).map_or(regions, |linked| dir.join(linked));

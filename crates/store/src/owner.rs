@@ -56,7 +56,7 @@ fn is_link(path: &Path) -> bool {
 }
 
 /// Who, beside root and this process's user, may put something else in the place of a path or of what it leads
-/// through; `None` if nobody. Only the part of the path that exists counts. The owner of `/` counts as root: in a user
+/// through; `None` if no other user may. Only the part of the path that exists counts. The owner of `/` counts as root: in a user
 /// namespace that does not know root, as in a container without privileges, it is who root is there.
 pub fn who_may_replace(path: &Path) -> io::Result<Option<String>> {
     let trusted = [0, geteuid().as_raw(), Path::new("/").metadata()?.uid()];

@@ -127,17 +127,11 @@ impl PeerParts {
         (opened, sharing): (&SessionParts, &ShareParts),
         bytes: &ByteParts,
     ) -> PeerParts {
-        let BaseParts { own, store, members, join_state, life, .. } = basis;
+        let BaseParts { own, store, members, join_state, .. } = basis;
         let (SessionParts { opens, grace, sessions, .. }, ByteParts { homes, striped, writers, layer, .. }) =
             (opened, bytes);
         let peers = &sharing.peers;
-        let leases = Arc::new(DirLeases {
-            table: basis.lease_table.clone(),
-            store: store.clone(),
-            peers: peers.clone(),
-            life: life.clone(),
-            patience: config.times.peer,
-        });
+        let leases = Arc::new(dir_leases(config, basis, peers));
         let transactions = Arc::new(Transactions::new(TransactionParts {
             own: *own,
             store: store.clone(),
@@ -181,6 +175,16 @@ impl PeerParts {
         };
         let answers = Arc::new(answers);
         PeerParts { leases, transactions, vouching, losses, appends, answers }
+    }
+}
+
+fn dir_leases(config: &Config, basis: &BaseParts, peers: &Arc<Peers>) -> DirLeases {
+    DirLeases {
+        table: basis.lease_table.clone(),
+        store: basis.store.clone(),
+        peers: peers.clone(),
+        life: basis.life.clone(),
+        patience: config.times.peer,
     }
 }
 

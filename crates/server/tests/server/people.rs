@@ -332,14 +332,16 @@ fn can_act(test: &str) -> bool {
 /// Requests of an unprivileged user who sends other identities.
 fn send_false_identities(raw: &mut Raw, own: u32) {
     let claim = |identity| Call { identity: Some(identity), request: Request::StatFs };
-    for identity in
-        [Identity::root(), person(own + 1), Identity { groups: vec![forebay_model::Gid(0)], ..person(own) }]
-    {
+    for identity in [Identity::root(), person(own + 1)] {
         raw.send_frame(FrameKind::Call, 3, &claim(identity), &[]);
         refused(raw.receive().unwrap().1, ErrorKind::NotPermitted);
     }
     refused(raw.call(Request::Shutdown), ErrorKind::NotPermitted);
     assert!(raw.call(Request::StatFs).is_ok());
+}
+
+fn in_group_of_root(uid: u32) -> Identity {
+    Identity { groups: vec![forebay_model::Gid(0)], ..person(uid) }
 }
 
 #[test]
@@ -348,10 +350,18 @@ fn false_identity_over_tcp_is_refused() {
         return;
     }
     let world = World::new();
-    let (_, key) = grant(&mut world.control(), ALICE, None);
+    let mut root = world.control();
+    root.create(ROOT, "of-root", 0o640);
+    let (_, key) = grant(&mut root, ALICE, None);
     let (mut raw, welcome) = connect(world.tcp(), Channel::Control, &key).unwrap();
     assert_eq!(welcome.uid.0, ALICE);
     send_false_identities(&mut raw, ALICE);
+    // The server's own record of the groups applies, whatever the client claims.
+    raw.set_identity(Some(in_group_of_root(ALICE)));
+    let file = raw.walk("of-root").unwrap().id;
+    let open = Request::Open { file, access: Access::READ, truncate: false };
+    refused(raw.call(open), ErrorKind::AccessDenied);
+    raw.set_identity(None);
     let token = raw.create(ROOT, "mine", 0o600);
     assert_eq!(token.uid.0, ALICE);
 }
@@ -360,6 +370,9 @@ fn false_identity_over_tcp_is_refused() {
 fn another_user(socket: &Path) {
     let mut raw = Raw::unix(socket, Channel::Control, 1).expect("connected");
     send_false_identities(&mut raw, BOB);
+    raw.set_identity(Some(in_group_of_root(BOB)));
+    refused(raw.call(Request::StatFs), ErrorKind::NotPermitted);
+    raw.set_identity(None);
     refused(raw.walk("secret"), ErrorKind::NotFound);
     let attr = raw.walk("hers").unwrap();
     refused(

@@ -3,7 +3,7 @@
 use crate::files::failed;
 use crate::room;
 use forebay_model::{Error, Result};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -12,9 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// Suffix of files that are being created.
 pub(crate) const UNFINISHED: &str = ".new";
-
-/// Files of regions are no links.
-const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// Whether memory suffices is checked for allocations of at least this many bytes.
 const CHECKED: u64 = 1 << 20;
@@ -89,7 +86,6 @@ impl DirDisk {
                 .create(true)
                 .truncate(true)
                 .mode(0o600)
-                .custom_flags(NOFOLLOW)
                 .open(&fresh)?;
             file.set_len(len)?;
             for range in ranges {
@@ -143,7 +139,7 @@ impl Disk for DirDisk {
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {
-        match OpenOptions::new().read(true).write(true).custom_flags(NOFOLLOW).open(self.dir.join(name)) {
+        match OpenOptions::new().read(true).write(true).open(self.dir.join(name)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.failed("open", name, &error)),

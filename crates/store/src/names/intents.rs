@@ -281,7 +281,7 @@ impl Names {
         self.intents.state().prepared.clone()
     }
 
-    /// Decisions of this server to send to others, until [`Names::told`] confirms them.
+    /// Decisions of this server to send to others, until [`Names::acknowledged`] confirms them.
     pub fn unfinished(&self) -> Result<Vec<(ServerId, NameRequest)>> {
         let noted: Vec<_> = {
             let state = self.intents.state();
